@@ -1,0 +1,45 @@
+"""What can be run here: `nox -s simulate`, `nox -s tests`, `nox -s lint`, `nox -s types`.
+
+Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
+"""
+
+from pathlib import Path
+
+import nox
+
+nox.options.sessions = ["lint", "types", "tests"]
+nox.options.default_venv_backend = "venv"
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Sweep the scenarios and write results/: tables and figures.  Needs no GPU and no torch."""
+    session.install("-e", ".")
+    given = session.posargs or []
+    scenarios = (
+        [] if given and not given[0].startswith("-") else [str(p) for p in sorted(Path("scenarios").glob("*.toml"))]
+    )
+    session.run("pearl-sim", "simulate", *scenarios, *given)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the test suite."""
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "tests"))
+    session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types, strictly."""
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("mypy")

@@ -1,0 +1,1 @@
+"""Drivers carry out the rounds that rules.py plans; each emits the same timeline."""

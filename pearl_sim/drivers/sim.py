@@ -1,0 +1,119 @@
+"""The simulator: draft and target as SimPy devices, requests as processes that hold them while they decode.
+
+In a round both models start together; the round is over when the slower one is done and, if drafts were
+checked, the hand-over has been paid.  Time is whole nanoseconds.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple
+
+import simpy
+
+from pearl_sim.judge import Request, accept
+from pearl_sim.rules import Frontier, Policy, candidates, plan, settle
+from pearl_sim.timeline import PREFILL, Step, Timeline
+from pearl_sim.timing import Timing, delay_ns, draw_numbers, latency_ns
+
+
+class Devices(NamedTuple):
+    """The two models' devices; each serves one request at a time, in order of arrival."""
+
+    draft: simpy.Resource
+    target: simpy.Resource
+
+
+def simulate(policy: Policy, requests: Sequence[Request], timing: Timing, seed: int) -> list[Timeline]:
+    """Return the timeline of every request, decoded one after another under `policy`.
+
+    `timing` must cover the sizes that the policy uses; `seed` keys the latency draws, if there are any.
+    """
+    env = simpy.Environment()
+    devices = Devices(simpy.Resource(env), simpy.Resource(env))
+    timelines: list[Timeline] = [[] for _ in requests]
+    for number, (request, timeline) in enumerate(zip(requests, timelines, strict=True)):
+        draws = draw_numbers(seed, number, timing.target.draws, 2 * request.limit)
+        env.process(_serve(env, devices, policy, request, timing, draws, timeline))
+    env.run()
+    return timelines
+
+
+def _serve(
+    env: simpy.Environment,
+    devices: Devices,
+    policy: Policy,
+    request: Request,
+    timing: Timing,
+    draws: list[tuple[int, int]],
+    timeline: Timeline,
+) -> Generator[simpy.Event, object, None]:
+    """Hold the devices that the policy needs, read the prompt, decode."""
+    needed = devices if policy.gamma else devices[1:]
+    held = [device.request() for device in needed]
+    for turn in held:
+        yield turn
+    yield from _prefill(env, policy, request, timing, timeline)
+    yield from _decode(env, policy, request, timing, draws, timeline)
+    for device, turn in zip(needed, held, strict=True):
+        device.release(turn)
+
+
+def _prefill(
+    env: simpy.Environment, policy: Policy, request: Request, timing: Timing, timeline: Timeline
+) -> Generator[simpy.Event, object, None]:
+    start = int(env.now)
+    draft_ns, score_ns = timing.prefill_ns(request.prompt_tokens)
+    if policy.gamma == 0:
+        draft_ns = 0
+    delay = delay_ns(draft_ns, score_ns, timing.overlap_ppm)
+    reading = [env.timeout(ns + delay) for ns in (draft_ns, score_ns) if ns]
+    for model in reading:
+        yield model
+    timeline.append(
+        Step(start, int(env.now), draft_ns + delay if draft_ns else 0, score_ns + delay if score_ns else 0, *PREFILL, 0)
+    )
+
+
+def _decode(
+    env: simpy.Environment,
+    policy: Policy,
+    request: Request,
+    timing: Timing,
+    draws: list[tuple[int, int]],
+    timeline: Timeline,
+) -> Generator[simpy.Event, object, None]:
+    # This loop is the simulator's whole cost: attributes are bound once, and a part of a round that does not
+    # take place makes no event.
+    timeout, record, runs = env.timeout, timeline.append, request.runs.tolist()
+    prompt_tokens, limit, _ = request
+    draft, target, sync_ns, overlap_ppm, _ = timing
+    frontier, chain, number = Frontier(1, 0), 1, 0
+    while frontier.verified < limit:
+        start = int(env.now)
+        verified, pending = frontier
+        round = plan(policy, frontier)
+        drafted, scored = round
+        draft_draw, target_draw = draws[number]
+        draft_ns = score_ns = 0
+        if drafted:
+            draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draft_draw)
+        if scored:
+            score_ns = latency_ns(target, scored, prompt_tokens + verified, target_draw)
+        if overlap_ppm and drafted and scored:
+            delay = delay_ns(draft_ns, score_ns, overlap_ppm)
+            draft_ns, score_ns = draft_ns + delay, score_ns + delay
+        if drafted and scored:
+            drafting, scoring = timeout(draft_ns), timeout(score_ns)
+            yield drafting
+            yield scoring
+        else:
+            yield timeout(draft_ns + score_ns)
+
+        if pending == 0:
+            chain = verified
+        checked = candidates(frontier, round)
+        if checked and sync_ns:
+            yield timeout(sync_ns)
+        accepted = accept(runs[chain], chain, verified, checked)
+        record(Step(start, int(env.now), draft_ns, score_ns, frontier, round, accepted))
+        frontier = settle(frontier, round, accepted)
+        number += 1

@@ -1,0 +1,50 @@
+"""Durations as people write them ("1.5 ms", "200 us") and as the simulator keeps them (whole ns or ps)."""
+
+import re
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, PlainSerializer
+
+PICOSECONDS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
+LONGEST_PS = 10**12 * 86_400 * 365
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*([a-zµ]+)\s*")
+
+
+def to_ps(text: object) -> int:
+    """Return the whole picoseconds in `text`; ValueError if it is no duration with a unit, or over a year."""
+    match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
+    if not match or match[3] not in PICOSECONDS:
+        raise ValueError(f'{text!r} is not a duration; write a number and a unit, like "1.5 ms" or "200 us"')
+    picoseconds = Decimal(match[1] + (match[2] or "")) * PICOSECONDS[match[3]]
+    if picoseconds > LONGEST_PS:
+        raise ValueError(f"{text!r} is longer than a year")
+    return round(picoseconds)
+
+
+def to_ns(text: object) -> int:
+    """Return the whole nanoseconds in `text`; ValueError if it is no duration, or rounds to 0 but is not 0."""
+    picoseconds = to_ps(text)
+    nanoseconds = round(Decimal(picoseconds) / 1000)
+    if picoseconds and not nanoseconds:
+        raise ValueError(f"{text!r} is shorter than the simulator's clock, 1 ns")
+    return nanoseconds
+
+
+def from_ns(nanoseconds: float) -> str:
+    """Return `nanoseconds` in the largest unit that keeps it at 1 or more, with 4 digits: "1.5 ms"."""
+    for unit in ("s", "ms", "us"):
+        scale = PICOSECONDS[unit] // 1000
+        if nanoseconds >= scale:
+            return f"{nanoseconds / scale:.4g} {unit}"
+    return f"{nanoseconds:.4g} ns"
+
+
+Nanoseconds = Annotated[int, BeforeValidator(to_ns), PlainSerializer(lambda ns: f"{ns} ns")]
+"""A pydantic field written as a duration and kept in whole nanoseconds."""
+
+PositiveNanoseconds = Annotated[Nanoseconds, Field(gt=0)]
+"""A duration that must not be zero."""
+
+Picoseconds = Annotated[int, BeforeValidator(to_ps), PlainSerializer(lambda ps: f"{ps} ps")]
+"""A duration kept in whole picoseconds: what one token of context costs can be a fraction of a nanosecond."""

@@ -1,0 +1,43 @@
+"""The named policies.  To add one that the rules can already express, add a function and its name here."""
+
+from collections.abc import Callable
+from types import MappingProxyType
+
+from pearl_sim.rules import Policy
+
+
+def autoregressive() -> Policy:
+    """Return plain decoding: the target writes one token a round, no draft model."""
+    return Policy(0, True, False)
+
+
+def speculative(gamma: int) -> Policy:
+    """Return vanilla speculative decoding: draft gamma tokens, then score them and one bonus position."""
+    return Policy(gamma, False, False)
+
+
+def pearl(gamma: int) -> Policy:
+    """Return PEARL (Liu et al., ICLR 2025): draft and target work in parallel in every round."""
+    return Policy(gamma, True, True)
+
+
+def without_pre_verify(gamma: int) -> Policy:
+    """Return PEARL's ablation whose target waits while the first gamma tokens of a chain are drafted."""
+    return Policy(gamma, False, True)
+
+
+def without_post_verify(gamma: int) -> Policy:
+    """Return PEARL's ablation whose draft waits while the target scores."""
+    return Policy(gamma, True, False)
+
+
+POLICIES: MappingProxyType[str, Callable[[int], Policy]] = MappingProxyType(
+    {
+        "ar": lambda gamma: autoregressive(),
+        "sd": speculative,
+        "pearl": pearl,
+        "pearl-no-pre": without_pre_verify,
+        "pearl-no-post": without_post_verify,
+    }
+)
+"""Each policy by the name that scenarios, tables and pictures use: name -> (gamma -> Policy)."""

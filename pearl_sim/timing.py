@@ -1,0 +1,67 @@
+"""What the clock needs to know: integer tables of how long a part of a round takes, and how parts add up.
+
+A cost model (cost.py) compiles itself to a Timing for one policy; drivers read only this.  All arithmetic is on
+integers, so every driver gives the same nanoseconds.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Latency(NamedTuple):
+    """How long one model's part of a round takes, by its size: tokens drafted, or positions scored.
+
+    base_ns:  [size][draw], the time before context counts; more than one draw makes it random.
+    slope_ps: [size], picoseconds for each token of context.
+    floor_ns: [size], no time is shorter (a forward bound by arithmetic, not by memory).
+    """
+
+    base_ns: tuple[tuple[int, ...], ...]
+    slope_ps: tuple[int, ...]
+    floor_ns: tuple[int, ...]
+
+    @property
+    def draws(self) -> int:
+        """Return how many equally likely base times each size has."""
+        return len(self.base_ns[0])
+
+
+class Timing(NamedTuple):
+    """The durations of one scenario under one policy.
+
+    draft:         sizes 0..gamma, a chain of that many one-token forwards.
+    target:        sizes 0..widest(policy), one forward over that many positions.
+    sync_ns:       paid by every round in which the target checks a draft token: hand-over, sampling, rollback.
+    overlap_ppm:   millionths of the overlap by which each model is delayed while the other runs too.
+    prefill_ns:    prompt tokens -> (draft, target) time to read the prompt.
+    """
+
+    draft: Latency
+    target: Latency
+    sync_ns: int
+    overlap_ppm: int
+    prefill_ns: Callable[[int], tuple[int, int]]
+
+
+def latency_ns(latency: Latency, size: int, context: int, draw: int) -> int:
+    """Return the time of a part of `size` after `context` tokens, for one of its draws."""
+    return max(latency.floor_ns[size], latency.base_ns[size][draw] + latency.slope_ps[size] * context // 1000)
+
+
+def delay_ns(draft_ns: int, score_ns: int, overlap_ppm: int) -> int:
+    """Return what each of two parts that start together loses while both run on a shared device.
+
+    At factor f = 1 + overlap_ppm / 1e6, both run at 1 / f of their speed until the shorter is done: it takes
+    f * shorter, and the longer one the same delay, (f - 1) * shorter, on top of its own time.
+    """
+    return min(draft_ns, score_ns) * overlap_ppm // 1_000_000
+
+
+def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> list[tuple[int, int]]:
+    """Return which base time (draft's, target's) each round of a request takes, from its own random stream."""
+    if draws == 1:
+        return [(0, 0)] * rounds
+    stream = np.random.Generator(np.random.Philox(key=np.array([seed, request], np.uint64), counter=[0, 0, 0, 2]))
+    return [(draft, target) for draft, target in stream.integers(draws, size=(rounds, 2)).tolist()]

@@ -1,0 +1,227 @@
+"""The trace on disk: one recorded run, enough to replay any policy.  A directory of four files.
+
+trace.json        where it comes from (Provenance)
+requests.parquet  one row a request
+tokens.parquet    one row an output position, with its run length: what replay stands on
+steps.parquet     one row a timed model step; may be missing
+docs/traces.md says what each column means.  Everything is checked on load, and an error names file, column and row.
+"""
+
+import json
+import shutil
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal
+
+import polars as pl
+from pydantic import Field, ValidationError
+
+from pearl_sim.errors import InputError
+from pearl_sim.judge import Request
+from pearl_sim.settings import Settings
+
+SCHEMA_VERSION = 1
+
+REQUESTS = {
+    "request": pl.String,
+    "category": pl.String,
+    "prompt_tokens": pl.Int64,
+    "output_tokens": pl.Int64,
+    "finish": pl.String,
+}
+TOKENS = {
+    "request": pl.String,
+    "position": pl.Int64,
+    "token": pl.Int64,
+    "run": pl.Int64,
+    "draft_token": pl.Int64,
+    "margin": pl.Float64,
+    "alpha": pl.Float64,
+}
+STEPS = {
+    "source": pl.String,
+    "request": pl.String,
+    "round": pl.Int64,
+    "role": pl.String,
+    "start_ns": pl.Int64,
+    "stop_ns": pl.Int64,
+    "tokens": pl.Int64,
+    "context": pl.Int64,
+    "batch": pl.Int64,
+    "overlapped": pl.Boolean,
+}
+NULLABLE = {"category", "finish", "token", "draft_token", "margin", "alpha"}
+
+
+class Model(Settings):
+    """One of the two models of a recording."""
+
+    id: str
+    revision: str | None = None
+    weights_sha256: str | None = None
+    parameters: int | None = None
+    dtype: str | None = None
+
+
+class Provenance(Settings):
+    """Where a trace comes from, in trace.json; null is what nobody knows."""
+
+    schema_version: Literal[1] = 1
+    source: str
+    """How the trace was made: captured, imported from which format, or drawn from a law."""
+    created: str
+    command: str
+    draft: Model | None = None
+    target: Model | None = None
+    device: str | None = None
+    software: dict[str, str] = Field(default_factory=dict)
+    threads: int | None = None
+    execution: Literal["eager", "graph"] | None = None
+    sampling: dict[str, str | int | float] = Field(default_factory=dict)
+    seed: int | None = None
+    prompts: str | None = None
+    git_commit: str | None = None
+    run_limit: Annotated[int, Field(ge=1)] | None = None
+    """The recorder drafted no further than this: a run this long may really be longer."""
+    notes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """What was inferred or left out rather than recorded."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recorded run in memory; `steps` has no rows where no latency was recorded."""
+
+    path: Path
+    provenance: Provenance
+    requests: pl.DataFrame
+    tokens: pl.DataFrame
+    steps: pl.DataFrame
+
+    def replay(self, count: int | None, limit: int | None) -> list[Request]:
+        """Return the first `count` requests for replay, each at most `limit` tokens long (None: all of them)."""
+        runs = self.tokens["run"].to_numpy()
+        requests, first = [], 0
+        for prompt_tokens, output_tokens in self.requests.select("prompt_tokens", "output_tokens").iter_rows():
+            own = runs[first : first + output_tokens]
+            first += output_tokens
+            requests.append(Request(prompt_tokens, output_tokens if limit is None else min(limit, output_tokens), own))
+        return requests[:count]
+
+
+def load(path: Path) -> Trace:
+    """Return the trace in directory `path`; InputError names the file, column and row of what is wrong.
+
+    A trace that has not changed since it was last loaded is not read again.
+    """
+    files = [path / name for name in ("trace.json", "requests.parquet", "tokens.parquet", "steps.parquet")]
+    if not path.is_dir():
+        raise InputError(path, "no such trace; make one with `pearl-sim import`")
+    return _load(path, tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files))
+
+
+@lru_cache(maxsize=8)
+def _load(path: Path, _changed: tuple[int, ...]) -> Trace:
+    provenance = _provenance(path / "trace.json")
+    requests = _table(path / "requests.parquet", REQUESTS)
+    tokens = _table(path / "tokens.parquet", TOKENS)
+    steps = path / "steps.parquet"
+    trace = Trace(
+        path, provenance, requests, tokens, _table(steps, STEPS) if steps.exists() else pl.DataFrame(schema=STEPS)
+    )
+    check(trace)
+    return trace
+
+
+def save(trace: Trace) -> None:
+    """Write the trace to its path, all of it or nothing; InputError if it is wrong or the path is taken."""
+    check(trace)
+    if trace.path.exists():
+        raise InputError(trace.path, "exists already; choose another name or remove it")
+    trace.path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{trace.path.name}-", dir=trace.path.parent))
+    try:
+        provenance = trace.provenance.model_dump(mode="json")
+        (part / "trace.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
+        trace.requests.write_parquet(part / "requests.parquet")
+        trace.tokens.write_parquet(part / "tokens.parquet")
+        if len(trace.steps):
+            trace.steps.write_parquet(part / "steps.parquet")
+        part.chmod(0o755)
+        part.replace(trace.path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def check(trace: Trace) -> None:
+    """Raise InputError at the first row that replay could not trust."""
+    path, requests, tokens, steps = trace.path, trace.requests, trace.tokens, trace.steps
+    requests_file, tokens_file, steps_file = (path / f"{name}.parquet" for name in ("requests", "tokens", "steps"))
+    if requests.is_empty():
+        raise InputError(requests_file, "the trace has no requests")
+    _rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
+    _rows(requests_file, requests, "prompt_tokens", pl.col("prompt_tokens") < 0, "must be 0 or more")
+    _rows(requests_file, requests, "output_tokens", pl.col("output_tokens") < 1, "must be 1 or more")
+    _rows(tokens_file, tokens, "run", pl.col("run") < 0, "must be 0 or more")
+    limit = trace.provenance.run_limit
+    if limit is not None:
+        _rows(tokens_file, tokens, "run", pl.col("run") > limit, f"is over the trace's run_limit, {limit}")
+    expected = requests.select("request", position=pl.int_ranges(pl.col("output_tokens"))).explode("position")
+    if len(expected) != len(tokens):
+        raise InputError(
+            tokens_file, f"has {len(tokens)} rows; requests.parquet promises {len(expected)} output tokens"
+        )
+    for column in ("request", "position"):
+        differs = tokens[column] != expected[column]
+        _rows(tokens_file, tokens, column, differs, "is out of order; rows go by request, then position 0, 1, 2, ...")
+    _rows(steps_file, steps, "role", ~pl.col("role").is_in(["draft", "target"]), "must be draft or target")
+    _rows(steps_file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
+    for column, least in (("tokens", 1), ("context", 0), ("batch", 1)):
+        _rows(steps_file, steps, column, pl.col(column) < least, f"must be {least} or more")
+
+
+def _rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | pl.Series, problem: str) -> None:
+    """Raise InputError at the first row of `table` that is `wrong`."""
+    rows = table.with_row_index("row").filter(wrong)
+    if len(rows):
+        raise InputError(f"{file}: column {column}, row {rows['row'][0]}", f"{rows[column][0]!r} {problem}")
+
+
+def _provenance(file: Path) -> Provenance:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(file, "is missing; this directory is not a trace") from None
+    except (ValueError, OSError) as error:
+        raise InputError(file, f"cannot be read as JSON: {error}") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if not isinstance(version, int) or version < 1:
+        raise InputError(file, f"schema_version = {version!r}: must be {SCHEMA_VERSION}")
+    if version > SCHEMA_VERSION:
+        raise InputError(
+            file, f"schema_version = {version} is newer than this pearl_sim knows ({SCHEMA_VERSION}); upgrade pearl_sim"
+        )
+    try:
+        return Provenance.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{file}: {'.'.join(map(str, first['loc']))}", first["msg"]) from None
+
+
+def _table(file: Path, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    try:
+        table = pl.read_parquet(file)
+    except FileNotFoundError:
+        raise InputError(file, "is missing; the trace is not complete") from None
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise InputError(file, f"is damaged: {str(error).splitlines()[0]}") from None
+    for column, dtype in schema.items():
+        if column not in table.columns:
+            raise InputError(f"{file}: column {column}", f"is missing; the columns are {', '.join(schema)}")
+        if table.schema[column] != dtype:
+            raise InputError(f"{file}: column {column}", f"has type {table.schema[column]}; must be {dtype.__name__}")
+        if column not in NULLABLE:
+            _rows(file, table, column, pl.col(column).is_null(), "is not allowed here")
+    return table.select(list(schema))
