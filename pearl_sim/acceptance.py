@@ -145,8 +145,9 @@ class Beta(Settings):
 
 
 class Markov(Settings):
-    """Acceptance is sticky: an accepted position is followed by an accepted one with `stay_accepted`, and a
-    rejected one by a rejected one with `stay_rejected`.  The token that prefill yields counts as rejected.
+    """Acceptance has a memory of one position: it stays accepted, or rejected, with the given probabilities.
+
+    The token that prefill yields counts as rejected.
     """
 
     law: Literal["markov"] = "markov"

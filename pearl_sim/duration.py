@@ -15,10 +15,10 @@ def to_ps(text: object) -> int:
     """Return the whole picoseconds in `text`; ValueError if it is no duration with a unit, or over a year."""
     match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if not match or match[3] not in PICOSECONDS:
-        raise ValueError(f'{text!r} is not a duration; write a number and a unit, like "1.5 ms" or "200 us"')
+        raise ValueError('not a duration; write a number and a unit, like "1.5 ms" or "200 us"')
     picoseconds = Decimal(match[1] + (match[2] or "")) * PICOSECONDS[match[3]]
     if picoseconds > LONGEST_PS:
-        raise ValueError(f"{text!r} is longer than a year")
+        raise ValueError("longer than a year")
     return round(picoseconds)
 
 
@@ -27,7 +27,7 @@ def to_ns(text: object) -> int:
     picoseconds = to_ps(text)
     nanoseconds = round(Decimal(picoseconds) / 1000)
     if picoseconds and not nanoseconds:
-        raise ValueError(f"{text!r} is shorter than the simulator's clock, 1 ns")
+        raise ValueError("shorter than the simulator's clock, 1 ns")
     return nanoseconds
 
 

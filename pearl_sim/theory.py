@@ -37,7 +37,7 @@ NEGLIGIBLE = 1e-15
 
 
 class Work(NamedTuple):
-    """What the models do in one round of a cycle: tokens drafted, positions scored, is a draft checked?"""
+    """What the models do in one round of a cycle: tokens drafted, positions scored, whether a draft is checked."""
 
     draft: int
     score: int

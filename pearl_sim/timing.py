@@ -65,3 +65,16 @@ def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> list[tuple
         return [(0, 0)] * rounds
     stream = np.random.Generator(np.random.Philox(key=np.array([seed, request], np.uint64), counter=[0, 0, 0, 2]))
     return [(draft, target) for draft, target in stream.integers(draws, size=(rounds, 2)).tolist()]
+
+
+def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> float | None:
+    """Return the mean duration of a round over all draws, or None if it depends on context."""
+    parts = [
+        np.maximum(np.array(latency.base_ns[size]), latency.floor_ns[size]) if size else np.zeros(1, np.int64)
+        for latency, size in ((timing.draft, drafted), (timing.target, scored))
+    ]
+    if any(latency.slope_ps[size] for latency, size in ((timing.draft, drafted), (timing.target, scored)) if size):
+        return None
+    draft, target = np.meshgrid(*parts, indexing="ij")
+    longest = np.maximum(draft, target) + np.minimum(draft, target) * timing.overlap_ppm // 1_000_000
+    return float(longest.mean()) + (timing.sync_ns if checks else 0)

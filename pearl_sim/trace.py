@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import polars as pl
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
@@ -203,11 +203,7 @@ def _provenance(file: Path) -> Provenance:
         raise InputError(
             file, f"schema_version = {version} is newer than this pearl_sim knows ({SCHEMA_VERSION}); upgrade pearl_sim"
         )
-    try:
-        return Provenance.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise InputError(f"{file}: {'.'.join(map(str, first['loc']))}", first["msg"]) from None
+    return Provenance.read(file, content)
 
 
 def _table(file: Path, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:

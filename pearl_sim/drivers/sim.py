@@ -49,8 +49,7 @@ def _serve(
     """Hold the devices that the policy needs, read the prompt, decode."""
     needed = devices if policy.gamma else devices[1:]
     held = [device.request() for device in needed]
-    for turn in held:
-        yield turn
+    yield from held
     yield from _prefill(env, policy, request, timing, timeline)
     yield from _decode(env, policy, request, timing, draws, timeline)
     for device, turn in zip(needed, held, strict=True):
@@ -66,8 +65,7 @@ def _prefill(
         draft_ns = 0
     delay = delay_ns(draft_ns, score_ns, timing.overlap_ppm)
     reading = [env.timeout(ns + delay) for ns in (draft_ns, score_ns) if ns]
-    for model in reading:
-        yield model
+    yield from reading
     timeline.append(
         Step(start, int(env.now), draft_ns + delay if draft_ns else 0, score_ns + delay if score_ns else 0, *PREFILL, 0)
     )

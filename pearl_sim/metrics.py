@@ -1,0 +1,119 @@
+"""From timelines to the numbers people ask for, each with one meaning.
+
+tokens_per_s               output tokens over time, prefill included
+tokens_per_target_forward  tokens decoded after prefill, a target forward of decoding
+tokens_per_correction      the same, a correction (a draft token that was rejected); null if there was none
+draft_busy, target_busy    share of the time that the model was running
+wasted_drafts              share of the drafted tokens that never became output; null if none was drafted
+speedup                    time of autoregressive decoding over time, on the same requests
+conditional acceptance     of the drafts checked at depth d of their chain, the share accepted
+
+Output is cut to the request's limit; time runs to the end of its last round.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pearl_sim.judge import Request
+from pearl_sim.rules import candidates
+from pearl_sim.timeline import Timeline
+
+Z95 = 1.959964
+
+
+class Totals(NamedTuple):
+    """What one request took, prefill included in times and in `tokens` only."""
+
+    tokens: int
+    time_ns: int
+    draft_ns: int
+    score_ns: int
+    forwards: int
+    drafted: int
+    kept: int
+    corrections: int
+
+
+class Interval(NamedTuple):
+    """An estimate and its 95 % confidence interval; the interval is NaN for fewer than two requests."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def totals(timeline: Timeline, request: Request) -> Totals:
+    """Return the sums over one request's rounds."""
+    draft_ns = score_ns = forwards = drafted = kept = corrections = 0
+    for step in timeline:
+        draft_ns += step.draft_ns
+        score_ns += step.score_ns
+        forwards += step.round.score > 0
+        drafted += step.round.draft
+        kept += min(step.accepted, request.limit - step.frontier.verified)
+        corrections += step.accepted < candidates(step.frontier, step.round)
+    return Totals(
+        tokens=request.limit,
+        time_ns=timeline[-1].stop - timeline[0].start,
+        draft_ns=draft_ns,
+        score_ns=score_ns,
+        forwards=forwards - 1,
+        drafted=drafted,
+        kept=kept,
+        corrections=corrections,
+    )
+
+
+def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
+    """Return sum(numerators) / sum(denominators) over requests, its interval by the delta method."""
+    top, bottom = np.asarray(numerators, float), np.asarray(denominators, float)
+    value, count = float(top.sum() / bottom.sum()), len(top)
+    if count < 2:
+        return Interval(value, math.nan, math.nan)
+    error = float(np.sqrt(np.sum((top - value * bottom) ** 2) * count / (count - 1)) / bottom.sum())
+    return Interval(value, value - Z95 * error, value + Z95 * error)
+
+
+def standard_errors(sample: Sequence[float], expected: float) -> float:
+    """Return how many standard errors the mean of `sample` lies above `expected`; NaN if that cannot be told.
+
+    A sample without spread is either right (0) or wrong (infinitely far off).
+    """
+    values = np.asarray(sample, float)
+    if len(values) < 2:
+        return math.nan
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    off = float(values.mean()) - expected
+    if abs(off) <= 1e-9 * abs(expected):
+        return 0.0
+    return off / error if error else math.copysign(math.inf, off)
+
+
+def acceptance_by_depth(timelines: Sequence[Timeline]) -> list[tuple[int, int, int]]:
+    """Return (depth, checked, accepted) for depth 1, 2, ...: draft tokens by their place in their chain.
+
+    A draft behind a rejected one is dropped unseen, so it counts as neither.
+    """
+    # Rounds are counted by the depths they start and stop at, then spread over the depths between.
+    checks: Counter[tuple[int, int]] = Counter()
+    accepts: Counter[tuple[int, int]] = Counter()
+    for timeline in timelines:
+        chain = 0
+        for step in timeline:
+            verified, pending = step.frontier
+            if pending == 0:
+                chain = verified
+            depth, checked = verified - chain, candidates(step.frontier, step.round)
+            accepts[depth, depth + step.accepted] += 1
+            checks[depth, depth + min(step.accepted + 1, checked)] += 1
+    deepest = max((stop for _, stop in checks), default=0)
+    spread = [[0] * deepest, [0] * deepest]
+    for counts, by_depth in zip((checks, accepts), spread, strict=True):
+        for (start, stop), rounds in counts.items():
+            for depth in range(start, stop):
+                by_depth[depth] += rounds
+    return [(depth, *both) for depth, both in enumerate(zip(*spread, strict=True), start=1)]

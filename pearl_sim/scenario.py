@@ -1,0 +1,252 @@
+"""A scenario file: TOML in, a grid of validated design points out.  docs/scenarios.md lists every key.
+
+Each point is checked before any is simulated, so a sweep that starts is a sweep that can finish.
+"""
+
+import itertools
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
+from pearl_sim.axes import Value, flatten, read_axes
+from pearl_sim.cost import AffineCost, ConstantCost, EmpiricalCost, RooflineCost
+from pearl_sim.errors import InputError
+from pearl_sim.judge import Request
+from pearl_sim.policies import POLICIES
+from pearl_sim.rules import Policy
+from pearl_sim.settings import Settings
+from pearl_sim.trace import load
+
+BYTES_PER_POINT = 6_000
+BYTES_PER_ROW = 1_000
+BYTES_PER_TOKEN = 400
+"""Measured upper estimates of what a sweep keeps in memory; `Scenario` refuses one that cannot fit."""
+
+PolicyName = Literal["ar", "sd", "pearl", "pearl-no-pre", "pearl-no-post"]
+assert set(get_args(PolicyName)) == set(POLICIES)
+
+
+class Recorded(Settings):
+    """Acceptance as a trace recorded it."""
+
+    law: Literal["recorded"] = "recorded"
+    trace: Path
+
+
+class Policies(Settings):
+    """Which policies to compare, and how many tokens the draft writes in a round."""
+
+    names: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)]
+    gamma: Annotated[int, Field(ge=0, le=1024)] | None = None
+
+    @model_validator(mode="after")
+    def _gamma_matters(self) -> Self:
+        drafts = [name for name in self.names if name != "ar"]
+        if drafts and self.gamma is None:
+            raise ValueError(f"gamma is missing; {drafts[0]} needs it")
+        if not drafts and self.gamma is not None:
+            raise ValueError("gamma changes nothing: autoregressive decoding has no draft; remove it")
+        if len(set(self.names)) < len(self.names):
+            raise ValueError("names lists a policy twice")
+        return self
+
+    def chosen(self) -> dict[str, Policy]:
+        """Return the policies by name, in the order given."""
+        return {name: POLICIES[name](self.gamma or 0) for name in self.names}
+
+
+class Workload(Settings):
+    """What is decoded: so many requests of so many output tokens after prompts of so many."""
+
+    requests: Annotated[int, Field(ge=1)] | None = None
+    tokens: Annotated[int, Field(ge=2)] | None = None
+    prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+
+
+class Point(Settings):
+    """One design point: everything a simulation needs."""
+
+    acceptance: Annotated[Iid | PerDepth | Decaying | Beta | Markov | Recorded, Field(discriminator="law")]
+    cost: Annotated[ConstantCost | AffineCost | RooflineCost | EmpiricalCost, Field(discriminator="model")]
+    policy: Policies
+    workload: Workload
+    reading_note: bool = False
+    """Show the reading note's estimate beside theory and simulation."""
+
+    @model_validator(mode="after")
+    def _every_key_matters(self) -> Self:
+        work, recorded = self.workload, isinstance(self.acceptance, Recorded)
+        random = not recorded or isinstance(self.cost, EmpiricalCost)
+        reads_prompt = isinstance(self.cost, AffineCost | RooflineCost)
+        if not recorded and (work.requests is None or work.tokens is None):
+            raise ValueError(
+                "workload.requests and workload.tokens are needed: a synthetic law has no requests of its own"
+            )
+        if recorded and work.prompt_tokens is not None:
+            raise ValueError("workload.prompt_tokens changes nothing: the trace has the prompts' lengths; remove it")
+        if not recorded and reads_prompt and work.prompt_tokens is None:
+            raise ValueError(f"workload.prompt_tokens is missing; cost model {self.cost.model!r} needs it")
+        if not reads_prompt and work.prompt_tokens is not None:
+            raise ValueError(f"workload.prompt_tokens changes nothing under cost model {self.cost.model!r}; remove it")
+        if not random and work.seed is not None:
+            raise ValueError("workload.seed changes nothing: nothing here is random; remove it")
+        if self.reading_note and not (isinstance(self.acceptance, Iid) and isinstance(self.cost, ConstantCost)):
+            raise ValueError(
+                "reading_note needs acceptance law 'iid' and cost model 'constant', which the note assumes"
+            )
+        return self
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of everything random."""
+        return self.workload.seed or 0
+
+    @property
+    def law(self) -> Law | None:
+        """Return the synthetic law, or None for recorded acceptance."""
+        return None if isinstance(self.acceptance, Recorded) else self.acceptance
+
+    def requests(self) -> list[Request]:
+        """Return the requests, recorded or drawn; the same ones for every policy and cost."""
+        work = self.workload
+        if isinstance(self.acceptance, Recorded):
+            return load(self.acceptance.trace).replay(work.requests, work.tokens)
+        assert work.requests and work.tokens  # checked above
+        return _drawn(
+            self.acceptance, self.seed, work.requests, work.tokens, work.prompt_tokens or 0, self.policy.gamma or 0
+        )
+
+
+@lru_cache(maxsize=4)
+def _drawn(law: Law, seed: int, requests: int, tokens: int, prompt_tokens: int, gamma: int) -> list[Request]:
+    # A run may reach past the limit: the last round is not clipped, and its outcome must not depend on gamma.
+    length = tokens + gamma + 1
+    return [Request(prompt_tokens, tokens, law.runs(seed, number, length)) for number in range(requests)]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A validated scenario: its points in order, each with the swept values that make it."""
+
+    name: str
+    title: str
+    points: list[tuple[dict[str, Value], Point]]
+
+
+def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
+    """Return the scenario in `file`, with dotted keys overridden by values written as in TOML.
+
+    Overriding a swept key ends the sweep over it.  InputError names file, key, value and what would be right.
+    """
+    raw = _toml(file)
+    sweep = dict(flatten(file, raw.pop("sweep", {})))
+    for key, text in (overrides or {}).items():
+        value = _toml_value(text)
+        if key.startswith("sweep."):
+            sweep[key.removeprefix("sweep.")] = value
+            continue
+        sweep.pop(key, None)
+        _put(file, raw, key, value)
+    title = raw.pop("title", file.stem)
+    if not isinstance(title, str):
+        raise InputError(file, f"title = {title!r}: must be a string")
+    axes = read_axes(file, sweep)
+    for key in axes:
+        if _get(raw, key) is not None:
+            raise InputError(file, f"{key} is both set and swept; keep one")
+    _check_memory(file, raw, axes)
+    points = []
+    for combination in itertools.product(*axes.values()):
+        swept = dict(zip(axes, combination, strict=True))
+        points.append((swept, _point(file, raw, swept)))
+    return Scenario(file.stem, title, points)
+
+
+def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point:
+    own = _copied(raw)
+    for key, value in swept.items():
+        _put(file, own, key, value)
+    for table in ("acceptance", "cost"):
+        # Traces are named relative to the file that names them.
+        trace = own[table].get("trace") if isinstance(own.get(table), dict) else None
+        if isinstance(trace, str):
+            own[table]["trace"] = Path(os.path.normpath(file.parent / trace))
+    point = Point.read(file, own)
+    if isinstance(point.acceptance, Recorded):
+        trace_limit = load(point.acceptance.trace).provenance.run_limit
+        if trace_limit is not None and (point.policy.gamma or 0) > trace_limit:
+            raise InputError(
+                file,
+                f"policy.gamma = {point.policy.gamma}: {point.acceptance.trace} was recorded with at most "
+                f"{trace_limit} drafts in a row, so nothing is known beyond; use {trace_limit} or less",
+            )
+    return point
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(file, "no such scenario file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(file, f"cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(file, f"is not TOML: {error}") from None
+
+
+def _toml_value(text: str) -> Any:
+    """Return `text` as TOML would read it; bare words are strings, so that 10 ms needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]]) -> None:
+    """Refuse a sweep that would not fit in memory, before starting it."""
+
+    def most(key: str, otherwise: int) -> int:
+        values = axes.get(key, [_get(raw, key)])
+        return max((int(value) for value in values if isinstance(value, int | float)), default=otherwise)
+
+    names = _get(raw, "policy.names")
+    policies = len(names) if isinstance(names, list) else 1
+    points = math.prod(len(values) for values in axes.values())
+    simulated = most("workload.requests", 1) * most("workload.tokens", 1)
+    needed = points * (BYTES_PER_POINT + BYTES_PER_ROW * policies) + simulated * BYTES_PER_TOKEN
+    unused = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf(unused)
+    if needed > free:
+        raise InputError(
+            file,
+            f"{points:,} points of {policies} policies, {simulated:,} tokens each, need about {needed / 2**30:,.1f} GiB "
+            f"of memory and {free / 2**30:,.1f} GiB is free; sweep fewer values or simulate fewer tokens",
+        )
+
+
+def _copied(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in table.items()}
+
+
+def _get(table: object, key: str) -> Any:
+    for part in key.split("."):
+        table = table.get(part) if isinstance(table, dict) else None
+    return table
+
+
+def _put(file: Path, table: dict[str, Any], key: str, value: Any) -> None:
+    *above, last = key.split(".")
+    for part in above:
+        table = table.setdefault(part, {})
+        if not isinstance(table, dict):
+            raise InputError(file, f"{key}: {part} is not a table")
+    table[last] = value
