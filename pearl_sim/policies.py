@@ -6,8 +6,8 @@ from types import MappingProxyType
 from pearl_sim.rules import Policy
 
 
-def autoregressive() -> Policy:
-    """Return plain decoding: the target writes one token a round, no draft model."""
+def autoregressive(gamma: int = 0) -> Policy:
+    """Return plain decoding: the target writes one token a round; there is no draft, so gamma is not used."""
     return Policy(0, True, False)
 
 
@@ -33,7 +33,7 @@ def without_post_verify(gamma: int) -> Policy:
 
 POLICIES: MappingProxyType[str, Callable[[int], Policy]] = MappingProxyType(
     {
-        "ar": lambda gamma: autoregressive(),
+        "ar": autoregressive,
         "sd": speculative,
         "pearl": pearl,
         "pearl-no-pre": without_pre_verify,

@@ -78,7 +78,7 @@ class Point(Settings):
     acceptance: Annotated[Iid | PerDepth | Decaying | Beta | Markov | Recorded, Field(discriminator="law")]
     cost: Annotated[ConstantCost | AffineCost | RooflineCost | EmpiricalCost, Field(discriminator="model")]
     policy: Policies
-    workload: Workload
+    workload: Workload = Workload()
     reading_note: bool = False
     """Show the reading note's estimate beside theory and simulation."""
 
@@ -228,8 +228,8 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
     if needed > free:
         raise InputError(
             file,
-            f"{points:,} points of {policies} policies, {simulated:,} tokens each, need about {needed / 2**30:,.1f} GiB "
-            f"of memory and {free / 2**30:,.1f} GiB is free; sweep fewer values or simulate fewer tokens",
+            f"{points:,} points of {policies} policies, {simulated:,} tokens each, need about "
+            f"{needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB is free; sweep fewer values or simulate fewer tokens",
         )
 
 

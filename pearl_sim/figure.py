@@ -1,0 +1,143 @@
+"""One figure a scenario: what each policy gains along the longest swept axis, theory as lines, simulation as points.
+
+Every policy has one colour wherever it is drawn (Okabe & Ito 2008, safe for colour-blind readers).
+"""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TypeAlias
+
+import altair as alt
+import polars as pl
+
+from pearl_sim.sweep import Results
+
+COLOURS = {
+    "ar": "#555555",
+    "sd": "#E69F00",
+    "pearl": "#0072B2",
+    "pearl-no-pre": "#CC79A7",
+    "pearl-no-post": "#009E73",
+}
+MOST_PANELS = 9
+
+Chart: TypeAlias = alt.LayerChart | alt.FacetChart
+
+TITLES = {
+    "speedup": "speed-up over autoregressive decoding",
+    "tokens_per_t_draft": "tokens per t_draft",
+    "acceptance.alpha": "acceptance alpha",
+    "acceptance.rate": "acceptance kept per depth",
+    "policy.gamma": "gamma, tokens drafted a round",
+    "cost.target_ms": "t_target, ms",
+    "cost.draft_ms": "t_draft, ms",
+}
+
+
+def draw(results: Results) -> Chart:
+    """Return the figure of a scenario: one panel for each value of the shorter axes, nine at most."""
+    note = "note_tokens_per_t_draft" if results.rows["note_tokens_per_t_draft"].count() else None
+    measure = "tokens_per_t_draft" if note else "speedup"
+    table = results.rows.with_columns(
+        simulated=pl.col(measure),
+        low=pl.col(measure) * pl.col("tokens_per_s_low") / pl.col("tokens_per_s"),
+        high=pl.col(measure) * pl.col("tokens_per_s_high") / pl.col("tokens_per_s"),
+        theory=pl.col(measure) * pl.col("theory_tokens_per_s") / pl.col("tokens_per_s"),
+        estimate=pl.col(note) if note else pl.lit(None, pl.Float64),
+    )
+    keys = [name for name in results.rows.columns[2:] if "." in name]
+    keys.sort(key=lambda key: table[key].n_unique(), reverse=True)
+    shown = table.select(
+        "policy", "gamma", *keys, "simulated", "low", "high", "theory", "estimate", "tokens_per_target_forward"
+    )
+    exact = shown["theory"].count() > 0
+    legend = ["points: simulated, with 95 % interval", "lines: exact theory" if exact else "lines join the points"]
+    if note:
+        legend.append("dashed: the reading note's estimate")
+    title = alt.TitleParams(results.scenario.title, subtitle="; ".join(legend), anchor="start", offset=12)
+    chart = _bars(shown, measure) if not keys else _panels(shown, keys, measure, exact)
+    return chart.properties(title=title).configure_view(stroke=None).configure_axis(gridColor="#e6e6e6")
+
+
+def save(results: Results, directory: Path) -> None:
+    """Write figure.png and figure.html (which opens offline) into `directory`."""
+    chart = draw(results)
+    chart.save(str(directory / "figure.png"), ppi=144)
+    chart.save(str(directory / "figure.html"), inline=True)
+
+
+def _colour(policies: list[str]) -> alt.Color:
+    scale = alt.Scale(domain=policies, range=[COLOURS[name] for name in policies])
+    return alt.Color("policy:N", scale=scale, title="policy")
+
+
+def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> Chart:
+    axis, *rest = keys
+    kept = shown.select(rest).unique(maintain_order=True)[:MOST_PANELS] if rest else None
+    if kept is not None:
+        labels = [
+            pl.concat_str(pl.lit(f"{_title(key)} = "), pl.col(key).round_sig_figs(4).cast(pl.String)) for key in rest
+        ]
+        shown = shown.join(kept, on=rest, maintain_order="left").with_columns(
+            panel=pl.concat_str(labels, separator=", ")
+        )
+    values = shown[axis].unique().sort().to_list()
+    policies = shown["policy"].unique(maintain_order=True).to_list()
+    x = alt.X(
+        _field(axis),
+        title=_title(axis),
+        scale=alt.Scale(type="log" if _geometric(values) else "linear", nice=False, padding=8),
+    )
+    y = alt.Y("simulated:Q", title=_title(measure), scale=alt.Scale(zero=False))
+    details = [_field(key) for key in keys]
+    tooltip = [
+        "policy",
+        "gamma",
+        *details,
+        *(f"{name}:Q" for name in ("simulated", "low", "high", "theory", "estimate")),
+    ]
+    base = alt.Chart(shown).encode(x=x, color=_colour(policies))
+    layers = [
+        base.mark_line(strokeWidth=1.8).encode(y=alt.Y("theory:Q" if exact else "simulated:Q")),
+        base.mark_rule(strokeWidth=1.2).encode(y=alt.Y("low:Q"), y2="high:Q"),
+        base.mark_point(filled=True, size=30, opacity=1).encode(y=y, tooltip=tooltip),
+    ]
+    if shown["estimate"].count():
+        layers.insert(0, base.mark_line(strokeDash=[5, 4], strokeWidth=1.8).encode(y=alt.Y("estimate:Q")))
+    if measure == "speedup":
+        parity = alt.Chart(shown).mark_rule(color="#888888", strokeDash=[2, 2]).encode(y=alt.datum(1))
+        layers.insert(0, parity)
+    if kept is None:
+        return alt.layer(*layers).properties(width=560, height=340)
+    panels = alt.layer(*layers).properties(width=260, height=220)
+    return panels.facet(facet=alt.Facet("panel:N", title=None, sort=None), columns=min(3, len(kept)))
+
+
+def _bars(shown: pl.DataFrame, measure: str) -> Chart:
+    policies = shown["policy"].to_list()
+    base = alt.Chart(shown).encode(y=alt.Y("policy:N", sort=policies, title=None), color=_colour(policies))
+    bars = base.mark_bar(height=18).encode(
+        x=alt.X("simulated:Q", title=_title(measure)), tooltip=["policy", "simulated:Q"]
+    )
+    spread = base.mark_rule(color="black").encode(x="low:Q", x2="high:Q", color=alt.value("black"))
+    label = base.mark_text(align="left", dx=12, color="black").encode(
+        x="simulated:Q", text=alt.Text("simulated:Q", format=".2f"), color=alt.value("black")
+    )
+    return alt.layer(bars, spread, label).properties(width=520, height=alt.Step(30))
+
+
+def _title(key: str) -> str:
+    return TITLES.get(key, key.replace("_ms", ", ms"))
+
+
+def _field(key: str) -> str:
+    """Return `key` as Vega-Lite wants it: a dot would mean a nested object."""
+    return key.replace(".", "\\.") + ":Q"
+
+
+def _geometric(values: list[float]) -> bool:
+    """Return whether the values grow by equal factors, over at least two octaves."""
+    if len(values) < 3 or values[0] <= 0 or values[-1] < 4 * values[0]:
+        return False
+    factors = [right / left for left, right in pairwise(values)]
+    return max(factors) < 1.01 * min(factors)

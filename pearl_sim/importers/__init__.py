@@ -1,0 +1,1 @@
+"""What other tools recorded, read into traces: one file a format."""
