@@ -1,6 +1,6 @@
 """Every run table that a law can draw for a short text, with its probability: expectations without sampling."""
 
-from itertools import product
+from itertools import pairwise, product
 
 
 def iid_tables(alpha, limit):
@@ -26,7 +26,7 @@ def depth_tables(rates, limit):
     at = []
     for position in range(1, limit):  # a chain starts at 1 at the earliest
         edges = sorted({0.0, 1.0, *rates[:position]})
-        at.append([((low + high) / 2, high - low) for low, high in zip(edges, edges[1:], strict=False)])
+        at.append([((low + high) / 2, high - low) for low, high in pairwise(edges)])
     for choice in product(*at):
         probability = 1.0
         for _, share in choice:

@@ -29,7 +29,7 @@ SEED = 1
 
 
 def assert_mean(values, expected):
-    """Assert that `expected` lies in the 99.9 % confidence interval of the mean; where nothing varies, that it is it."""
+    """Assert that `expected` lies in the 99.9 % confidence interval of the mean; or is it where nothing varies."""
     half = Z * stdev(values) / math.sqrt(len(values))
     assert abs(fmean(values) - expected) <= max(half, 1e-9 * expected)
 
@@ -73,7 +73,7 @@ def test_without_luck_request_time_is_the_simulated_time_itself(name, alpha):
 
 
 def test_the_design_s_speed_of_pearl_is_simulated():
-    """gamma 4, t_target 10 t_draft, alpha 0.8: 0.2123 tokens per t_draft."""
+    """Gamma 4, t_target 10 t_draft, alpha 0.8: 0.2123 tokens per t_draft."""
     length = 20_000
     [timeline] = simulated("pearl", 4, [request(Iid(alpha=0.8).runs(SEED, 0, length))], constant(1, 10))
     assert length / timeline[-1].stop == pytest.approx(0.2123, rel=0.02)
