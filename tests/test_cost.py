@@ -12,7 +12,7 @@ from pearl_sim.cost import DRAWS, AffineCost, AffineForward, ConstantCost, Cost,
 from pearl_sim.errors import InputError
 from pearl_sim.policies import POLICIES, autoregressive, pearl, speculative
 from pearl_sim.rules import widest
-from pearl_sim.timing import Latency, delay_ns, draw_numbers, latency_ns
+from pearl_sim.timing import Latency, Timing, delay_ns, draw_numbers, latency_ns, mean_round_ns
 from pearl_sim.trace import save
 
 
@@ -191,3 +191,27 @@ def test_latency_draws_of_a_round_do_not_depend_on_how_many_rounds_there_are():
     both = np.array(many)
     assert 0 <= both.min() < both.max() < DRAWS
     assert abs(np.corrcoef(both[:, 0], both[:, 1])[0, 1]) < 0.1
+
+
+@given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=6), st.integers(0, 3 * 10**6))
+def test_mean_round_time_is_the_mean_over_every_pair_of_draws(draws, ppm):
+    drafts, targets = zip(*draws, strict=True)
+    idle, flat = (0,) * len(draws), (0, 0)
+    timing = Timing(
+        Latency((idle, drafts), flat, (0, 50)), Latency((idle, targets), flat, flat), 7, ppm, lambda _: (0, 0)
+    )
+    lasts = [
+        max(draft, target) + delay_ns(draft, target, ppm) + 7
+        for draft in (max(50, draft) for draft in drafts)
+        for target in targets
+    ]
+    assert mean_round_ns(timing, 1, 1, True) == pytest.approx(np.mean(lasts), rel=1e-12)
+    assert mean_round_ns(timing, 0, 1, False) == pytest.approx(np.mean(targets), rel=1e-12)
+    assert mean_round_ns(timing, 1, 0, False) == pytest.approx(np.mean([max(50, draft) for draft in drafts]), rel=1e-12)
+
+
+def test_mean_round_time_is_unknown_where_context_counts():
+    model = AffineForward(base="100 ns", per_context_token="1 ps")
+    timing = AffineCost(draft=AffineForward(base="5 ns"), target=model).timing(pearl(2))
+    assert mean_round_ns(timing, 2, 1, True) is None
+    assert mean_round_ns(timing, 2, 0, False) == 10

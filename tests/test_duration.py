@@ -31,7 +31,7 @@ def test_a_number_with_a_unit_is_read_exactly(text, picoseconds):
 )
 def test_anything_else_is_refused(text):
     for read in (to_ps, to_ns):
-        with pytest.raises(ValueError, match=r"is not a duration|is longer than a year"):
+        with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
             read(text)
 
 

@@ -211,7 +211,7 @@ def test_a_version_that_is_none_is_refused(saved, version):
 
 def test_an_unknown_key_of_the_provenance_is_named(saved):
     edit_json(saved / "trace.json", colour="red")
-    with pytest.raises(InputError, match=r"trace\.json: colour"):
+    with pytest.raises(InputError, match=r"trace\.json: .*colour"):
         load(saved)
 
 
