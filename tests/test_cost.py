@@ -6,7 +6,7 @@ from helpers import constant, request, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
-from traces import small_trace, steps_table
+from small_trace import small_trace, steps_table
 
 from pearl_sim.cost import DRAWS, AffineCost, AffineForward, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError

@@ -5,7 +5,7 @@ import json
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
-from traces import requests_table, small_trace, steps_table, tokens_table
+from small_trace import requests_table, small_trace, steps_table, tokens_table
 
 from pearl_sim.errors import InputError
 from pearl_sim.trace import STEPS, Provenance, load, save
