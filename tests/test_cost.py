@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 from small_trace import small_trace, steps_table
 
+from pearl_sim.acceptance import generator
 from pearl_sim.cost import DRAWS, AffineCost, AffineForward, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
 from pearl_sim.policies import POLICIES, autoregressive, pearl, speculative
@@ -188,6 +189,8 @@ def test_latency_draws_of_a_round_do_not_depend_on_how_many_rounds_there_are():
     few, many = (draw_numbers(3, 5, DRAWS, rounds) for rounds in (10, 1000))
     assert many[:10] == few
     assert len({*draw_numbers(3, 6, DRAWS, 1000)} ^ {*many}) > 100
+    other_streams = [generator(3, 5, stream).integers(DRAWS, size=(10, 2)).tolist() for stream in (0, 1)]
+    assert [list(pair) for pair in few] not in other_streams
     both = np.array(many)
     assert 0 <= both.min() < both.max() < DRAWS
     assert abs(np.corrcoef(both[:, 0], both[:, 1])[0, 1]) < 0.1

@@ -124,7 +124,12 @@ def test_plan_is_the_table_of_the_design(gamma):
     assert plan(Policy(gamma, False, False), pending) == Round(0, 4)
 
 
-@pytest.mark.parametrize(("name", "gamma"), list(product(sorted(POLICIES), (1, 2, 5, 20))))
+def test_candidates_are_the_pending_drafts_and_the_first_fresh_one_whatever_is_scored():
+    assert [candidates(Frontier(5, 2), Round(4, score)) for score in range(6)] == [0, 1, 2, 3, 3, 3]
+    assert [candidates(Frontier(5, 2), Round(0, score)) for score in range(5)] == [0, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("name", "gamma"), list(product(sorted(POLICIES), (0, 1, 2, 5, 20))))
 def test_widest_is_reached_and_never_passed(name, gamma):
     [timeline] = simulated(name, gamma, [request([200] * 120)], constant(1, 10))
     assert max(step.round.score for step in timeline[1:]) == widest(POLICIES[name](gamma))

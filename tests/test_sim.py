@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pearl_sim.acceptance import Iid
+from pearl_sim.cost import AffineCost, AffineForward
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Frontier, Policy, Round, candidates
@@ -58,7 +59,8 @@ def test_a_speculative_step_lasts_the_sum_of_its_parts(gamma, runs, draft, targe
 @given(gammas.filter(bool), texts, times, times)
 def test_parallel_rounds_of_one_shared_device_last_as_long_as_serial_ones(gamma, runs, draft, target):
     [[prefill, *steps]] = simulated("pearl", gamma, [request(runs)], constant(draft, target, contention=2.0))
-    assert prefill.stop == draft + target
+    delay = min(draft, target)
+    assert (prefill.draft_ns, prefill.score_ns, prefill.stop) == (draft + delay, target + delay, draft + target)
     assert all(step.stop - step.start == gamma * draft + target for step in steps)
 
 
@@ -82,6 +84,18 @@ def test_a_request_starts_with_both_models_reading_the_prompt_in_parallel():
     assert (prefill.start, prefill.stop, prefill.draft_ns, prefill.score_ns) == (0, 10, 3, 10)
     assert (prefill.frontier, prefill.round, prefill.accepted) == (Frontier(0, 0), Round(0, 1), 0)
     assert first.frontier == Frontier(1, 0)
+
+
+@given(names, gammas, texts, st.integers(0, 100))
+def test_the_draft_reads_all_that_is_written_and_the_target_all_that_is_verified(name, gamma, runs, prompt_tokens):
+    model = AffineForward(base="1 ns", per_context_token="1 ns")
+    cost = AffineCost(draft=model, target=model)
+    [[_, *steps]] = simulated(name, gamma, [request(runs, prompt_tokens=prompt_tokens)], cost)
+    for step in steps:
+        verified = prompt_tokens + step.frontier.verified
+        written = verified + step.frontier.pending
+        assert step.draft_ns == sum(1 + written + drafted for drafted in range(step.round.draft))
+        assert step.score_ns == (1 + verified if step.round.score else 0)
 
 
 def test_prefill_takes_the_time_that_is_given_for_it():

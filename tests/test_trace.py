@@ -45,6 +45,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
     assert back.provenance == trace.provenance
     for name in ("requests", "tokens", "steps"):
         assert_frame_equal(getattr(back, name), getattr(trace, name))
+    assert list(trace.path.parent.iterdir()) == [trace.path]
     assert sorted(file.name for file in trace.path.iterdir()) == [
         *["requests.parquet", "steps.parquet", "tokens.parquet", "trace.json"]
     ]
@@ -73,6 +74,7 @@ def test_replay_gives_each_request_its_own_runs_and_cuts_to_count_and_limit(save
     assert (first.prompt_tokens, first.limit, first.runs.tolist()) == (7, 4, [2, 1, 0, 9])
     assert (second.prompt_tokens, second.limit, second.runs.tolist()) == (0, 2, [0, 3])
     assert [request.limit for request in trace.replay(None, 3)] == [3, 2]
+    assert trace.replay(None, 3)[1].runs.tolist() == [0, 3]
     assert len(trace.replay(1, None)) == 1
     assert len(trace.replay(9, None)) == 2
     assert trace.replay(1, 3)[0].runs.tolist()[:3] == [2, 1, 0]
