@@ -10,7 +10,7 @@ import nox
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
-BENCH = ("tests/bench", "-o", "python_files=bench_*.py", "-o", "python_functions=bench_*", "-o", "norecursedirs=golden")
+BENCH = ("tests/bench", "-o", "python_files=bench_*.py", "-o", "python_functions=bench_*")
 BENCH += ("--benchmark-json=results/bench.json", "-W", "default")
 
 
