@@ -1,4 +1,4 @@
-"""What can be run here: `nox -s simulate`, `nox -s tests`, `nox -s lint`, `nox -s types`.
+"""The things to run here, each in an environment of its own: simulate, tests, bench, lint, types.
 
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
@@ -10,6 +10,8 @@ import nox
 nox.options.sessions = ["lint", "types", "tests"]
 nox.options.default_venv_backend = "venv"
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+BENCH = ("tests/bench", "-o", "python_files=bench_*.py", "-o", "python_functions=bench_*")
+BENCH += ("--benchmark-json=results/bench.json", "-W", "default")
 
 
 @nox.session
@@ -28,6 +30,14 @@ def tests(session: nox.Session) -> None:
     """Run the test suite."""
     session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "tests"))
     session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure speed; writes results/bench.json."""
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "bench"))
+    Path("results").mkdir(exist_ok=True)
+    session.run("pytest", *BENCH, *session.posargs)
 
 
 @nox.session

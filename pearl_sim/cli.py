@@ -89,6 +89,8 @@ def simulate(
         print(output.as_json(finished))
     else:
         console = Console()
+        if not console.is_terminal:
+            console = Console(width=120)
         for found in finished:
             console.print(output.table(found), "")
 

@@ -12,13 +12,17 @@ _PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*([a-zµ]+)\s*"
 
 
 def to_ps(text: object) -> int:
-    """Return the whole picoseconds in `text`; ValueError if it is no duration with a unit, or over a year."""
+    """Return the whole picoseconds in `text`; ValueError if it has no unit, or is over a year or under 1 ps."""
     match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if not match or match[3] not in PICOSECONDS:
         raise ValueError('not a duration; write a number and a unit, like "1.5 ms" or "200 us"')
-    picoseconds = Decimal(match[1] + (match[2] or "")) * PICOSECONDS[match[3]]
+    # Beyond these exponents any number that can be written is out of range anyway, and Decimal would give up.
+    exponent = max(-60, min(60, int((match[2] or "e0")[1:])))
+    picoseconds = Decimal(match[1]).scaleb(exponent) * PICOSECONDS[match[3]]
     if picoseconds > LONGEST_PS:
         raise ValueError("longer than a year")
+    if 0 < picoseconds < 1:
+        raise ValueError("shorter than 1 ps")
     return round(picoseconds)
 
 

@@ -6,4 +6,8 @@ class InputError(Exception):
 
     def __init__(self, where: object, problem: str) -> None:
         """Say that the input at `where` (a file, with key or row where known) has this problem."""
-        super().__init__(f"{where}: {problem}")
+        super().__init__(where, problem)
+
+    def __str__(self) -> str:
+        """Return the line that the user reads."""
+        return f"{self.args[0]}: {self.args[1]}"

@@ -56,7 +56,8 @@ def draw(results: Results) -> Chart:
         legend.append("dashed: the reading note's estimate")
     title = alt.TitleParams(results.scenario.title, subtitle="; ".join(legend), anchor="start", offset=12)
     chart = _bars(shown, measure) if not keys else _panels(shown, keys, measure, exact)
-    return chart.properties(title=title).configure_view(stroke=None).configure_axis(gridColor="#e6e6e6")
+    styled: Chart = chart.properties(title=title).configure_view(stroke=None).configure_axis(gridColor="#e6e6e6")
+    return styled
 
 
 def save(results: Results, directory: Path) -> None:

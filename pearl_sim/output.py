@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from rich.table import Table
 
 from pearl_sim import figure
@@ -13,6 +14,8 @@ from pearl_sim.errors import InputError
 from pearl_sim.sweep import MEASURES, Results
 
 MOST_ROWS = 50
+ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "exact", "note's\nestimate"}
+NOT_BESIDE_NOTE = {"tokens\n/s", "per\nforward", "wasted\n%"}
 
 
 def write(results: Results, out: Path) -> Path:
@@ -39,46 +42,51 @@ def write(results: Results, out: Path) -> Path:
 
 
 def refuse_foreign(directory: Path) -> None:
-    """Raise InputError if `directory` exists and is not a result that may be replaced."""
+    """Raise InputError if `directory` cannot be made, or exists and is no result that may be replaced."""
+    for parent in directory.parents:
+        if parent.exists() and not parent.is_dir():
+            raise InputError(parent, "is a file, not a directory; choose another --out")
     if directory.exists() and not (directory / "results.parquet").is_file():
         raise InputError(directory, "exists and holds no earlier results; choose another --out")
 
 
 def table(results: Results) -> Table:
-    """Return the results for a terminal; of a long sweep, each policy's fastest point."""
+    """Return the results for a terminal of 80 columns; of a long sweep, each policy's fastest point."""
     rows = results.rows
     swept = [name for name in rows.columns if name not in MEASURES and name not in ("policy", "gamma", "policy.gamma")]
     caption = None
     if len(rows) > MOST_ROWS:
-        caption = (
-            f"each policy's fastest of {len(results.scenario.points)} points; all {len(rows)} rows are in the files"
-        )
+        caption = f"each policy's fastest of {len(results.scenario.points)} points; the files have all {len(rows)} rows"
         rows = rows.sort("speedup", descending=True).unique("policy", keep="first", maintain_order=True)
-    shown = Table(title=results.scenario.title, title_justify="left", caption=caption, caption_justify="left")
-    note = rows["note_tokens_per_t_draft"].count() > 0
-    for heading in ("policy", "gamma", *swept):
-        shown.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
-    headings = [
-        "tokens/s",
-        "speed-up",
-        "95 % interval",
-        "tokens per\ntarget forward",
-        "wasted\ndrafts",
-        "theory\ntokens/s",
-    ]
-    headings.append("deviation\n(std. errors)")
-    if note:
-        headings = ["tokens per\nt_draft", "exact", "note's\nestimate", *headings[1:3], headings[-1]]
-    for heading in headings:
-        shown.add_column(heading, justify="right")
-    for row in rows.iter_rows(named=True):
-        interval = f"{_number(row['speedup_low'])} - {_number(row['speedup_high'])}" if row["speedup_low"] else "-"
-        cells = [row["tokens_per_s"], row["speedup"], interval, row["tokens_per_target_forward"], row["wasted_drafts"]]
-        cells += [row["theory_tokens_per_s"], row["theory_deviation"]]
-        if note:
-            speeds = [row["tokens_per_t_draft"], row["steady_tokens_per_t_draft"], row["note_tokens_per_t_draft"]]
-            cells = [*speeds, *cells[1:3], cells[-1]]
-        shown.add_row(row["policy"], *(_number(cell) for cell in (row["gamma"], *(row[key] for key in swept), *cells)))
+    cells = rows.select(
+        pl.col("policy"),
+        pl.col("gamma"),
+        *(pl.col(key).alias(key.replace(".", "\n.")) for key in swept),
+        pl.col("tokens_per_s").alias("tokens\n/s"),
+        pl.col("tokens_per_t_draft").alias("tokens\n/t_draft"),
+        pl.col("steady_tokens_per_t_draft").alias("exact"),
+        pl.col("note_tokens_per_t_draft").alias("note's\nestimate"),
+        pl.col("speedup").alias("speed\n-up"),
+        ((pl.col("speedup_high") - pl.col("speedup_low")) / 2).round_sig_figs(2).alias("95 %\n+/-"),
+        pl.col("tokens_per_target_forward").alias("per\nforward"),
+        (100 * pl.col("wasted_drafts")).alias("wasted\n%"),
+        pl.col("theory_deviation").round(2).alias("off by\nstd. err."),
+    )
+    with_note = rows["note_tokens_per_t_draft"].count() > 0
+    left_out = NOT_BESIDE_NOTE if with_note else ONLY_BESIDE_NOTE
+    shown = Table(
+        title=results.scenario.title,
+        title_justify="left",
+        caption=caption,
+        caption_justify="left",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    kept = [name for name in cells.columns if name not in left_out and cells[name].count()]
+    for name in kept:
+        shown.add_column(name, justify="left" if name == "policy" else "right", no_wrap=True)
+    for row in cells.select(kept).iter_rows():
+        shown.add_row(*(_number(cell) for cell in row))
     return shown
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
 from pearl_sim.axes import Value, flatten, read_axes
@@ -30,8 +30,11 @@ BYTES_PER_ROW = 1_000
 BYTES_PER_TOKEN = 400
 """Measured upper estimates of what a sweep keeps in memory; `Scenario` refuses one that cannot fit."""
 
-PolicyName = Literal["ar", "sd", "pearl", "pearl-no-pre", "pearl-no-post"]
-assert set(get_args(PolicyName)) == set(POLICIES)
+
+def _known(name: str) -> str:
+    if name not in POLICIES:
+        raise ValueError(f"must be one of {', '.join(POLICIES)}")
+    return name
 
 
 class Recorded(Settings):
@@ -44,7 +47,7 @@ class Recorded(Settings):
 class Policies(Settings):
     """Which policies to compare, and how many tokens the draft writes in a round."""
 
-    names: Annotated[tuple[PolicyName, ...], Field(min_length=1, strict=False)]
+    names: Annotated[tuple[Annotated[str, AfterValidator(_known)], ...], Field(min_length=1, strict=False)]
     gamma: Annotated[int, Field(ge=0, le=1024)] | None = None
 
     @model_validator(mode="after")
@@ -145,7 +148,8 @@ class Scenario:
 def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     """Return the scenario in `file`, with dotted keys overridden by values written as in TOML.
 
-    Overriding a swept key ends the sweep over it.  InputError names file, key, value and what would be right.
+    Overriding a swept key ends the sweep over it.  A trace is named relative to the file that names it, in an
+    override to the working directory.  InputError names file, key, value and what would be right.
     """
     raw = _toml(file)
     sweep = dict(flatten(file, raw.pop("sweep", {})))
@@ -155,7 +159,7 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
             sweep[key.removeprefix("sweep.")] = value
             continue
         sweep.pop(key, None)
-        _put(file, raw, key, value)
+        _put(file, raw, key, Path(value) if key.endswith(".trace") and isinstance(value, str) else value)
     title = raw.pop("title", file.stem)
     if not isinstance(title, str):
         raise InputError(file, f"title = {title!r}: must be a string")
@@ -176,7 +180,6 @@ def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point
     for key, value in swept.items():
         _put(file, own, key, value)
     for table in ("acceptance", "cost"):
-        # Traces are named relative to the file that names them.
         trace = own[table].get("trace") if isinstance(own.get(table), dict) else None
         if isinstance(trace, str):
             own[table]["trace"] = Path(os.path.normpath(file.parent / trace))
@@ -229,7 +232,8 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
         raise InputError(
             file,
             f"{points:,} points of {policies} policies, {simulated:,} tokens each, need about "
-            f"{needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB is free; sweep fewer values or simulate fewer tokens",
+            f"{needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB is free; "
+            "sweep fewer values or simulate fewer tokens",
         )
 
 

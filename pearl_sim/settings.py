@@ -33,7 +33,11 @@ def _explain(error: ValidationError, given: dict[str, Any]) -> str:
     """Return pydantic's first complaint as 'key = value: what would be right'."""
     first = error.errors()[0]
     kind, message, found = first["type"], first["msg"].removeprefix("Value error, "), first["input"]
-    message = message.replace("Input should be", "must be").replace("Field required", "is missing")
+    message = (
+        message.replace("Input should be", "must be")
+        .replace("Field required", "is missing")
+        .replace("Tuple should have", "must have")
+    )
     # pydantic's location also names the member of a union that it tried; only what is in the file is a key.
     path: list[str] = []
     node: Any = given

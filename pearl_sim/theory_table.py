@@ -64,11 +64,11 @@ def render(answer: dict[str, Any]) -> tuple[Table, str]:
         "gamma",
         "tokens/s",
         "speed-up",
-        "tokens per\ntarget forward",
+        "tokens\n/forward",
         "best\ngamma",
         "speed-up\nthere",
     )
-    table = Table()
+    table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for row in answer["policies"]:

@@ -124,19 +124,15 @@ def load(path: Path) -> Trace:
 @lru_cache(maxsize=8)
 def _load(path: Path, _changed: tuple[int, ...]) -> Trace:
     provenance = _provenance(path / "trace.json")
-    requests = _table(path / "requests.parquet", REQUESTS)
-    tokens = _table(path / "tokens.parquet", TOKENS)
+    requests, tokens = _table(path / "requests.parquet"), _table(path / "tokens.parquet")
     steps = path / "steps.parquet"
-    trace = Trace(
-        path, provenance, requests, tokens, _table(steps, STEPS) if steps.exists() else pl.DataFrame(schema=STEPS)
-    )
-    check(trace)
-    return trace
+    timed = _table(steps) if steps.exists() else pl.DataFrame(schema=STEPS)
+    return check(Trace(path, provenance, requests, tokens, timed))
 
 
 def save(trace: Trace) -> None:
     """Write the trace to its path, all of it or nothing; InputError if it is wrong or the path is taken."""
-    check(trace)
+    trace = check(trace)
     if trace.path.exists():
         raise InputError(trace.path, "exists already; choose another name or remove it")
     trace.path.parent.mkdir(parents=True, exist_ok=True)
@@ -155,10 +151,14 @@ def save(trace: Trace) -> None:
         raise
 
 
-def check(trace: Trace) -> None:
-    """Raise InputError at the first row that replay could not trust."""
-    path, requests, tokens, steps = trace.path, trace.requests, trace.tokens, trace.steps
-    requests_file, tokens_file, steps_file = (path / f"{name}.parquet" for name in ("requests", "tokens", "steps"))
+def check(trace: Trace) -> Trace:
+    """Return the trace, its columns in order; InputError at the first row that replay could not trust."""
+    requests_file, tokens_file, steps_file = (
+        trace.path / f"{name}.parquet" for name in ("requests", "tokens", "steps")
+    )
+    requests = _columns(requests_file, trace.requests, REQUESTS)
+    tokens = _columns(tokens_file, trace.tokens, TOKENS)
+    steps = _columns(steps_file, trace.steps, STEPS)
     if requests.is_empty():
         raise InputError(requests_file, "the trace has no requests")
     _rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
@@ -180,6 +180,7 @@ def check(trace: Trace) -> None:
     _rows(steps_file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
     for column, least in (("tokens", 1), ("context", 0), ("batch", 1)):
         _rows(steps_file, steps, column, pl.col(column) < least, f"must be {least} or more")
+    return Trace(trace.path, trace.provenance, requests, tokens, steps)
 
 
 def _rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | pl.Series, problem: str) -> None:
@@ -194,10 +195,10 @@ def _provenance(file: Path) -> Provenance:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(file, "is missing; this directory is not a trace") from None
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise InputError(file, f"cannot be read as JSON: {error}") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise InputError(file, f"schema_version = {version!r}: must be {SCHEMA_VERSION}")
     if version > SCHEMA_VERSION:
         raise InputError(
@@ -206,13 +207,18 @@ def _provenance(file: Path) -> Provenance:
     return Provenance.read(file, content)
 
 
-def _table(file: Path, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def _table(file: Path) -> pl.DataFrame:
     try:
         table = pl.read_parquet(file)
     except FileNotFoundError:
         raise InputError(file, "is missing; the trace is not complete") from None
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(file, f"is damaged: {str(error).splitlines()[0]}") from None
+    return table
+
+
+def _columns(file: Path, table: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+    """Return the columns of `schema`; InputError if one is missing, has another type, or lacks a value it needs."""
     for column, dtype in schema.items():
         if column not in table.columns:
             raise InputError(f"{file}: column {column}", f"is missing; the columns are {', '.join(schema)}")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import constant, request, simulated
+from cases import constant, request, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError

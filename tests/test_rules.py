@@ -3,7 +3,7 @@
 from itertools import pairwise, product
 
 import pytest
-from helpers import constant, plain, request, rounds_of, runs_from_bits, simulated
+from cases import constant, plain, request, rounds_of, runs_from_bits, simulated
 from hypothesis import given
 from hypothesis import strategies as st
 

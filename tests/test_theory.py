@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from cases import plain
 from exact import chain_runs, depth_tables, iid_tables, markov_tables
-from helpers import plain
 
 from pearl_sim import theory
 from pearl_sim.acceptance import Beta, Decaying, Iid, Markov, PerDepth, beta_nodes

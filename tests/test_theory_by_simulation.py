@@ -7,7 +7,7 @@ import math
 from statistics import NormalDist, fmean, stdev
 
 import pytest
-from helpers import constant, request, simulated
+from cases import constant, request, simulated
 
 from pearl_sim import theory
 from pearl_sim.acceptance import Beta, Decaying, Iid, Markov, PerDepth
