@@ -148,7 +148,10 @@ class RooflineModel(Settings):
 
 
 class RooflineCost(SharedCost):
-    """Forward times from the models' sizes and the devices' data sheets, for hardware not at hand."""
+    """Forward times from the models' sizes and the devices' data sheets, for hardware not at hand.
+
+    A chain of draft forwards is bound by memory or by arithmetic as a whole.
+    """
 
     model: Literal["roofline"] = "roofline"
     draft: RooflineModel

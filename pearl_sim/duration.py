@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-PICOSECONDS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
+# Microseconds have two spellings of mu: the micro sign and the Greek letter.
+PICOSECONDS = {"ps": 1, "ns": 10**3, "us": 10**6, "\u00b5s": 10**6, "\u03bcs": 10**6, "ms": 10**9, "s": 10**12}
 LONGEST_PS = 10**12 * 86_400 * 365
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*([a-zµ]+)\s*")
+_PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*([a-z\u00b5\u03bc]+)\s*")
 
 
 def to_ps(text: object) -> int:
