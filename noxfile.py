@@ -18,11 +18,9 @@ BENCH += ("--benchmark-json=results/bench.json", "-W", "default")
 def simulate(session: nox.Session) -> None:
     """Sweep the scenarios and write results/: tables and figures.  Needs no GPU and no torch."""
     session.install("-e", ".")
-    given = session.posargs or []
-    scenarios = (
-        [] if given and not given[0].startswith("-") else [str(p) for p in sorted(Path("scenarios").glob("*.toml"))]
-    )
-    session.run("pearl-sim", "simulate", *scenarios, *given)
+    shipped = [str(file) for file in sorted(Path("scenarios").glob("*.toml"))]
+    named = any(argument.endswith(".toml") for argument in session.posargs)
+    session.run("pearl-sim", "simulate", *([] if named else shipped), *session.posargs)
 
 
 @nox.session

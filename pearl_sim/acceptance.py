@@ -121,8 +121,8 @@ class Beta(Settings):
     """
 
     law: Literal["beta"] = "beta"
-    a: Annotated[float, Field(gt=0, le=1e6)]
-    b: Annotated[float, Field(gt=0, le=1e6)]
+    a: Annotated[float, Field(ge=1e-3, le=1e6)]
+    b: Annotated[float, Field(ge=1e-3, le=1e6)]
 
     def runs(self, seed: int, request: int, length: int) -> Runs:
         """Return the run lengths of a request's first `length` positions."""

@@ -3,6 +3,7 @@
 An axis is a list, or a range {start, stop, num, scale}.  Keys are dotted, and values are numbers or durations.
 """
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +24,7 @@ class Range(Settings):
 
     start: Value
     stop: Value
-    num: Annotated[int, Field(ge=2, le=10_000_000)]
+    num: Annotated[int, Field(ge=2, le=1_000_000)]
     scale: Literal["linear", "log"] = "linear"
 
     def values(self) -> list[Value]:
@@ -31,6 +32,8 @@ class Range(Settings):
         durations = isinstance(self.start, str)
         if durations != isinstance(self.stop, str):
             raise ValueError("start and stop must both be numbers or both be durations")
+        if not all(isinstance(end, str) or math.isfinite(end) for end in (self.start, self.stop)):
+            raise ValueError("start and stop must be finite")
         first, last = (to_ps(end) / 1000 if isinstance(end, str) else float(end) for end in (self.start, self.stop))
         if first == last:
             raise ValueError("start and stop are equal")

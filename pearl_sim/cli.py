@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__
+from pearl_sim import __version__, cli_models
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,14 +21,17 @@ app = typer.Typer(
     help="Simulate, replay and measure parallel speculative decoding (PEARL) before committing hardware to it.",
 )
 
+app.command()(cli_models.generate)
+app.command()(cli_models.capture)
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def main() -> None:
-    """Run the command line; bad input is one line on stderr and exit code 2."""
+    """Run the command line; bad input, or a file that cannot be written, is one line on stderr and exit code 2."""
     try:
         app()
-    except InputError as error:
+    except (InputError, OSError) as error:
         print(f"pearl-sim: {error}", file=sys.stderr)
         sys.exit(2)
 
@@ -60,6 +63,7 @@ def simulate(
 ) -> None:
     """Simulate every design point of the scenarios; write tables and figures."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from pearl_sim import output, scenario, sweep
@@ -71,17 +75,18 @@ def simulate(
             raise InputError(name, "is the name of two of the scenarios; their results would overwrite each other")
         output.refuse_foreign(out / name)
     planned = [scenario.read(file, overrides) for file in scenarios]
+    out.mkdir(parents=True, exist_ok=True)
     finished: list[Results] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             for plan in planned:
-                task = progress.add_task(plan.name, total=len(plan.points))
+                task = progress.add_task(escape(plan.name), total=len(plan.points))
                 found = sweep.run(plan, lambda task=task: progress.advance(task))  # type: ignore[misc]
                 directory = output.write(found, out)
                 finished.append(found)
                 if not json:
-                    progress.console.print(f"{plan.name}: wrote {directory}", highlight=False)
+                    progress.console.print(f"{plan.name}: wrote {directory}", highlight=False, markup=False)
     except KeyboardInterrupt:
         print(f"pearl-sim: interrupted; {len(finished)} of {len(planned)} scenarios are in {out}", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -140,6 +145,7 @@ def import_(
     file: Annotated[Path, typer.Argument(help="The recorded file.")],
     out: Annotated[Path, typer.Option(help="The trace to make: traces/NAME.")],
     proposer: Annotated[str, typer.Option(help="specdecode-bench: whose drafts, eagle or ngram.")],
+    run_limit: Annotated[int | None, typer.Option(help="Tokens that the recorder drafted at most, if known.")] = None,
 ) -> None:
     """Make a trace from what another tool recorded."""
     if kind != "specdecode-bench":
@@ -149,7 +155,7 @@ def import_(
     from pearl_sim.importers import specdecode_bench
     from pearl_sim.trace import save
 
-    trace = specdecode_bench.read(file, proposer, out)
+    trace = specdecode_bench.read(file, proposer, out, run_limit)
     save(trace)
     print(f"wrote {out}: {len(trace.requests)} requests, {len(trace.tokens)} output tokens")
     for note in trace.provenance.notes:

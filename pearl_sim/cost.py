@@ -7,7 +7,7 @@ its name in Cost.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias, cast
 
 import numpy as np
 import polars as pl
@@ -212,10 +212,14 @@ class EmpiricalCost(SharedCost):
 
     def _recorded(self, role: str) -> dict[int, NDArray[np.float64]]:
         """Return {size: its quantiles in ns}, prompts left out."""
-        steps = load(self.trace).steps
-        steps = steps.filter(pl.col("role") == role, pl.col("context") > 0)
+        file = self.trace / "steps.parquet"
+        steps = load(self.trace).steps.filter(pl.col("role") == role, pl.col("context") > 0)
         if steps.is_empty():
-            raise InputError(self.trace / "steps.parquet", f"no {role} steps were recorded; capture or profile some")
+            raise InputError(file, f"no {role} steps were recorded; capture or profile some")
+        if steps["batch"].n_unique() > 1:
+            raise InputError(file, "has steps of several batch sizes, which do not mix; keep one of them")
+        if self.contention > 1 and steps["overlapped"].any():
+            raise InputError("cost.contention", f"{file} has steps timed while the other model ran; leave it at 1")
         levels = (np.arange(DRAWS) + 0.5) / DRAWS
         return {
             size: np.quantile(of_size["ns"].to_numpy(), levels)
@@ -240,14 +244,17 @@ class EmpiricalCost(SharedCost):
         return Latency(tuple(rows), (0,) * sizes, (0,) * sizes)
 
     def _prefill(self, prompt_tokens: int) -> tuple[int, int]:
-        steps = load(self.trace).steps.filter(pl.col("context") == 0)
-        if steps.is_empty():
-            raise InputError("cost.prefill", f"{self.trace} has no prefill steps; give a duration")
-        rates = [
-            steps.filter(pl.col("role") == role).select((pl.col("stop_ns") - pl.col("start_ns")).median()).item()
-            for role in ("draft", "target")
-        ]
-        return int(rates[0] or 0), int(rates[1] or 0)
+        # The trace's own prompts are what is replayed, so their median stands for every prompt length.
+        prefills = (
+            load(self.trace)
+            .steps.filter(pl.col("context") == 0)
+            .with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+        )
+        medians = {role: of_role["ns"].median() for (role,), of_role in prefills.group_by("role")}
+        found = [medians.get(role) for role in ("draft", "target")]
+        if not all(isinstance(ns, float) for ns in found):
+            raise InputError("cost.prefill", f"{self.trace} has no prefill steps of both models; give a duration")
+        return round(cast(float, found[0])), round(cast(float, found[1]))
 
 
 Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost

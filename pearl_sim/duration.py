@@ -36,15 +36,6 @@ def to_ns(text: object) -> int:
     return nanoseconds
 
 
-def from_ns(nanoseconds: float) -> str:
-    """Return `nanoseconds` in the largest unit that keeps it at 1 or more, with 4 digits: "1.5 ms"."""
-    for unit in ("s", "ms", "us"):
-        scale = PICOSECONDS[unit] // 1000
-        if nanoseconds >= scale:
-            return f"{nanoseconds / scale:.4g} {unit}"
-    return f"{nanoseconds:.4g} ns"
-
-
 Nanoseconds = Annotated[int, BeforeValidator(to_ns), PlainSerializer(lambda ns: f"{ns} ns")]
 """A pydantic field written as a duration and kept in whole nanoseconds."""
 

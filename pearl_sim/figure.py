@@ -38,11 +38,12 @@ def draw(results: Results) -> Chart:
     """Return the figure of a scenario: one panel for each value of the shorter axes, nine at most."""
     note = "note_tokens_per_t_draft" if results.rows["note_tokens_per_t_draft"].count() else None
     measure = "tokens_per_t_draft" if note else "speedup"
+    in_unit = pl.col(measure) / pl.col("tokens_per_s")
     table = results.rows.with_columns(
         simulated=pl.col(measure),
-        low=pl.col(measure) * pl.col("tokens_per_s_low") / pl.col("tokens_per_s"),
-        high=pl.col(measure) * pl.col("tokens_per_s_high") / pl.col("tokens_per_s"),
-        theory=pl.col(measure) * pl.col("theory_tokens_per_s") / pl.col("tokens_per_s"),
+        low=pl.col("speedup_low") if measure == "speedup" else pl.col("tokens_per_s_low") * in_unit,
+        high=pl.col("speedup_high") if measure == "speedup" else pl.col("tokens_per_s_high") * in_unit,
+        theory=pl.col("theory_tokens_per_s") * in_unit,
         estimate=pl.col(note) if note else pl.lit(None, pl.Float64),
     )
     keys = [name for name in results.rows.columns[2:] if "." in name]
@@ -51,7 +52,13 @@ def draw(results: Results) -> Chart:
         "policy", "gamma", *keys, "simulated", "low", "high", "theory", "estimate", "tokens_per_target_forward"
     )
     exact = shown["theory"].count() > 0
-    legend = ["points: simulated, with 95 % interval", "lines: exact theory" if exact else "lines join the points"]
+    legend = [
+        "points: simulated, with 95 % interval",
+        "lines join exact theory at the same places" if exact else "lines join the points",
+    ]
+    panels = shown.select(keys[1:]).unique().height if len(keys) > 1 else 1
+    if panels > MOST_PANELS:
+        legend.append(f"{MOST_PANELS} of {panels} panels shown")
     if note:
         legend.append("dashed: the reading note's estimate")
     title = alt.TitleParams(results.scenario.title, subtitle="; ".join(legend), anchor="start", offset=12)
@@ -84,9 +91,11 @@ def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> 
         )
     values = shown[axis].unique().sort().to_list()
     policies = shown["policy"].unique(maintain_order=True).to_list()
+    whole = all(isinstance(value, int) for value in values)
     x = alt.X(
         _field(axis),
         title=_title(axis),
+        axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, labelOverlap="greedy"),
         scale=alt.Scale(type="log" if _geometric(values) else "linear", nice=False, padding=8),
     )
     y = alt.Y("simulated:Q", title=_title(measure), scale=alt.Scale(zero=False))

@@ -4,6 +4,7 @@ tokens_per_s               output tokens over time, prefill included
 tokens_per_target_forward  tokens decoded after prefill, a target forward of decoding
 tokens_per_correction      the same, a correction (a draft token that was rejected); null if there was none
 draft_busy, target_busy    share of the time that the model was running
+unknown_rounds             share of target forwards whose outcome a truncated record cannot tell
 wasted_drafts              share of the drafted tokens that never became output; null if none was drafted
 speedup                    time of autoregressive decoding over time, on the same requests
 conditional acceptance     of the drafts checked at depth d of their chain, the share accepted
@@ -21,8 +22,6 @@ import numpy as np
 from pearl_sim.judge import Request
 from pearl_sim.rules import candidates
 from pearl_sim.timeline import Timeline
-
-Z95 = 1.959964
 
 
 class Totals(NamedTuple):
@@ -75,13 +74,15 @@ def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interva
     if count < 2:
         return Interval(value, math.nan, math.nan)
     error = float(np.sqrt(np.sum((top - value * bottom) ** 2) * count / (count - 1)) / bottom.sum())
-    return Interval(value, value - Z95 * error, value + Z95 * error)
+    reach = t95(count - 1) * error
+    return Interval(value, value - reach, value + reach)
 
 
 def standard_errors(sample: Sequence[float], expected: float) -> float:
     """Return how many standard errors the mean of `sample` lies above `expected`; NaN if that cannot be told.
 
-    A sample without spread is either right (0) or wrong (infinitely far off).
+    It cannot for fewer than two values, and for equal ones that differ from `expected`: they may be wrong, or just
+    all have missed something rare.
     """
     values = np.asarray(sample, float)
     if len(values) < 2:
@@ -90,7 +91,36 @@ def standard_errors(sample: Sequence[float], expected: float) -> float:
     off = float(values.mean()) - expected
     if abs(off) <= 1e-9 * abs(expected):
         return 0.0
-    return off / error if error else math.copysign(math.inf, off)
+    return off / error if error else math.nan
+
+
+def t95(freedom: int) -> float:
+    """Return the two-sided 95 % quantile of Student's t (Hill 1970's expansion; a table where it is too short)."""
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    z, n = 1.959964, float(freedom)
+    terms = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + sum(term / n**power for power, term in enumerate(terms, start=1))
+
+
+_T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462)
+
+
+def unknown_rounds(timelines: Sequence[Timeline], requests: Sequence[Request], run_limit: int) -> float:
+    """Return the share of target forwards whose outcome a record cannot tell.
+
+    A chain that the recorder followed for only `run_limit` tokens is replayed as if its next draft were wrong.
+    """
+    unknown = forwards = 0
+    for timeline, request in zip(timelines, requests, strict=True):
+        chain = 0
+        for step in timeline:
+            if step.frontier.pending == 0:
+                chain = step.frontier.verified
+            stopped = step.accepted < candidates(step.frontier, step.round)
+            unknown += stopped and request.runs[chain] >= run_limit
+            forwards += step.round.score > 0
+    return unknown / forwards
 
 
 def acceptance_by_depth(timelines: Sequence[Timeline]) -> list[tuple[int, int, int]]:

@@ -8,13 +8,14 @@ from typing import Any
 
 import polars as pl
 from rich.table import Table
+from rich.text import Text
 
 from pearl_sim import figure
 from pearl_sim.errors import InputError
 from pearl_sim.sweep import MEASURES, Results
 
 MOST_ROWS = 50
-ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "exact", "note's\nestimate"}
+ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "long-run\nexact", "note's\nestimate"}
 NOT_BESIDE_NOTE = {"tokens\n/s", "per\nforward", "wasted\n%"}
 
 
@@ -54,17 +55,26 @@ def table(results: Results) -> Table:
     """Return the results for a terminal of 80 columns; of a long sweep, each policy's fastest point."""
     rows = results.rows
     swept = [name for name in rows.columns if name not in MEASURES and name not in ("policy", "gamma", "policy.gamma")]
-    caption = None
+    notes = []
     if len(rows) > MOST_ROWS:
-        caption = f"each policy's fastest of {len(results.scenario.points)} points; the files have all {len(rows)} rows"
-        rows = rows.sort("speedup", descending=True).unique("policy", keep="first", maintain_order=True)
+        rows = rows.sort("speedup", descending=True).unique(["policy", *swept], keep="first", maintain_order=True)
+        kind = "best gamma of each policy"
+        if len(rows) > MOST_ROWS:
+            rows, kind = rows.unique("policy", keep="first", maintain_order=True), "each policy's fastest point"
+        notes.append(f"{kind}; all {len(results.rows)} rows are in the files")
+        rows = rows.sort(*swept, maintain_order=True)
+    worst = rows["unknown_rounds"].max()
+    if isinstance(worst, float) and worst > 0:
+        notes.append(
+            f"up to {worst:.1%} of target forwards went past what the trace recorded: those speeds are too low"
+        )
     cells = rows.select(
         pl.col("policy"),
         pl.col("gamma"),
         *(pl.col(key).alias(key.replace(".", "\n.")) for key in swept),
         pl.col("tokens_per_s").alias("tokens\n/s"),
         pl.col("tokens_per_t_draft").alias("tokens\n/t_draft"),
-        pl.col("steady_tokens_per_t_draft").alias("exact"),
+        pl.col("steady_tokens_per_t_draft").alias("long-run\nexact"),
         pl.col("note_tokens_per_t_draft").alias("note's\nestimate"),
         pl.col("speedup").alias("speed\n-up"),
         ((pl.col("speedup_high") - pl.col("speedup_low")) / 2).round_sig_figs(2).alias("95 %\n+/-"),
@@ -75,9 +85,9 @@ def table(results: Results) -> Table:
     with_note = rows["note_tokens_per_t_draft"].count() > 0
     left_out = NOT_BESIDE_NOTE if with_note else ONLY_BESIDE_NOTE
     shown = Table(
-        title=results.scenario.title,
+        title=Text(results.scenario.title),
         title_justify="left",
-        caption=caption,
+        caption="; ".join(notes) or None,
         caption_justify="left",
         box=None,
         padding=(0, 1, 0, 0),
@@ -92,7 +102,7 @@ def table(results: Results) -> Table:
 
 def as_json(results: list[Results]) -> str:
     """Return all results as a JSON list, an object a scenario; what is not known is null."""
-    return json.dumps([_object(found) for found in results], indent=1)
+    return json.dumps([_object(found) for found in results], indent=1, allow_nan=False)
 
 
 def _object(found: Results) -> dict[str, Any]:

@@ -118,6 +118,11 @@ class Point(Settings):
         """Return the synthetic law, or None for recorded acceptance."""
         return None if isinstance(self.acceptance, Recorded) else self.acceptance
 
+    @property
+    def run_limit(self) -> int | None:
+        """Return how many drafts in a row the record could see at most, or None if it could see any number."""
+        return load(self.acceptance.trace).provenance.run_limit if isinstance(self.acceptance, Recorded) else None
+
     def requests(self) -> list[Request]:
         """Return the requests, recorded or drawn; the same ones for every policy and cost."""
         work = self.workload
@@ -151,6 +156,8 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     Overriding a swept key ends the sweep over it.  A trace is named relative to the file that names it, in an
     override to the working directory.  InputError names file, key, value and what would be right.
     """
+    if not file.stem.strip("."):
+        raise InputError(file, "has no name that results could be filed under; rename it")
     raw = _toml(file)
     sweep = dict(flatten(file, raw.pop("sweep", {})))
     for key, text in (overrides or {}).items():
@@ -163,6 +170,9 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     title = raw.pop("title", file.stem)
     if not isinstance(title, str):
         raise InputError(file, f"title = {title!r}: must be a string")
+    if overrides:
+        # What the title says may no longer hold.
+        title += f" [{', '.join(f'{key}={text}' for key, text in overrides.items())}]"
     axes = read_axes(file, sweep)
     for key in axes:
         if _get(raw, key) is not None:
@@ -184,14 +194,15 @@ def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point
         if isinstance(trace, str):
             own[table]["trace"] = Path(os.path.normpath(file.parent / trace))
     point = Point.read(file, own)
-    if isinstance(point.acceptance, Recorded):
-        trace_limit = load(point.acceptance.trace).provenance.run_limit
-        if trace_limit is not None and (point.policy.gamma or 0) > trace_limit:
-            raise InputError(
-                file,
-                f"policy.gamma = {point.policy.gamma}: {point.acceptance.trace} was recorded with at most "
-                f"{trace_limit} drafts in a row, so nothing is known beyond; use {trace_limit} or less",
-            )
+    for policy in point.policy.chosen().values():
+        # Prices every size and a prompt, so that what a trace lacks is said before anything runs.
+        point.cost.timing(policy).prefill_ns(point.workload.prompt_tokens or 1)
+    if point.run_limit is not None and (point.policy.gamma or 0) > point.run_limit:
+        raise InputError(
+            file,
+            f"policy.gamma = {point.policy.gamma}: the trace was recorded with at most {point.run_limit} drafts in a "
+            f"row, so nothing is known beyond; use {point.run_limit} or less",
+        )
     return point
 
 
@@ -219,7 +230,7 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
 
     def most(key: str, otherwise: int) -> int:
         values = axes.get(key, [_get(raw, key)])
-        return max((int(value) for value in values if isinstance(value, int | float)), default=otherwise)
+        return max((value for value in values if isinstance(value, int)), default=otherwise)
 
     names = _get(raw, "policy.names")
     policies = len(names) if isinstance(names, list) else 1
@@ -231,7 +242,7 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
     if needed > free:
         raise InputError(
             file,
-            f"{points:,} points of {policies} policies, {simulated:,} tokens each, need about "
+            f"{points:.6g} points of {policies} policies, {simulated:.6g} tokens each, need about "
             f"{needed / 2**30:,.1f} GiB of memory and {free / 2**30:,.1f} GiB is free; "
             "sweep fewer values or simulate fewer tokens",
         )

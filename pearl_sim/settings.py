@@ -37,6 +37,7 @@ def _explain(error: ValidationError, given: dict[str, Any]) -> str:
         message.replace("Input should be", "must be")
         .replace("Field required", "is missing")
         .replace("Tuple should have", "must have")
+        .replace("valid tuple", "list")
     )
     # pydantic's location also names the member of a union that it tried; only what is in the file is a key.
     path: list[str] = []

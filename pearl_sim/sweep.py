@@ -14,7 +14,7 @@ from pearl_sim.axes import column, number
 from pearl_sim.cost import ConstantCost, Cost
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.judge import Request
-from pearl_sim.metrics import Totals, acceptance_by_depth, ratio, standard_errors, totals
+from pearl_sim.metrics import Totals, acceptance_by_depth, ratio, standard_errors, totals, unknown_rounds
 from pearl_sim.policies import autoregressive
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import Point, Scenario
@@ -36,6 +36,7 @@ MEASURES = (
     "draft_busy",
     "target_busy",
     "wasted_drafts",
+    "unknown_rounds",
     "theory_tokens_per_s",
     "theory_deviation",
     "steady_tokens_per_s",
@@ -86,16 +87,16 @@ def run(scenario: Scenario, on_point: Callable[[], object] = lambda: None) -> Re
 def _run_point(point: Point) -> list[tuple[Row, list[Row]]]:
     """Return the row and the depth rows of every policy at one point."""
     requests = point.requests()
-    baseline = _baseline(point.cost, tuple((request.prompt_tokens, request.limit) for request in requests), point.seed)
+    lengths = tuple((request.prompt_tokens, request.limit) for request in requests)
+    baseline = _baseline(point.cost, lengths, point.seed)
     found = []
     for name, policy in point.policy.chosen().items():
-        timelines, sums = _totals(policy, requests, point.cost, point.seed)
-        row: Row = {
-            "policy": name,
-            "gamma": policy.gamma,
-            **_measured(sums, baseline),
-            **_theory(name, policy, point, sums),
-        }
+        timing = point.cost.timing(policy)
+        timelines, sums = _totals(policy, requests, timing, point.seed)
+        row: Row = {"policy": name, "gamma": policy.gamma, **_measured(sums, baseline)}
+        row |= _theory(name, policy, point, timing, sums)
+        if point.run_limit is not None:
+            row["unknown_rounds"] = unknown_rounds(timelines, requests, point.run_limit)
         by_depth: list[Row] = [
             {
                 "policy": name,
@@ -118,11 +119,13 @@ def _baseline(cost: Cost, lengths: tuple[tuple[int, int], ...], seed: int) -> li
     It checks no drafts, so points that differ only in acceptance or policy share the answer.
     """
     requests = [Request(prompt, limit, np.zeros(limit, np.int64)) for prompt, limit in lengths]
-    return _totals(autoregressive(), requests, cost, seed)[1]
+    return _totals(autoregressive(), requests, cost.timing(autoregressive()), seed)[1]
 
 
-def _totals(policy: Policy, requests: Sequence[Request], cost: Cost, seed: int) -> tuple[list[Timeline], list[Totals]]:
-    timelines = simulate(policy, requests, cost.timing(policy), seed)
+def _totals(
+    policy: Policy, requests: Sequence[Request], timing: Timing, seed: int
+) -> tuple[list[Timeline], list[Totals]]:
+    timelines = simulate(policy, requests, timing, seed)
     return timelines, [totals(timeline, request) for timeline, request in zip(timelines, requests, strict=True)]
 
 
@@ -151,9 +154,8 @@ def _measured(sums: Sequence[Totals], baseline: Sequence[Totals]) -> Row:
     }
 
 
-def _theory(name: str, policy: Policy, point: Point, sums: Sequence[Totals]) -> Row:
+def _theory(name: str, policy: Policy, point: Point, timing: Timing, sums: Sequence[Totals]) -> Row:
     """Return what closed forms say, where the law is known and no round's time depends on context."""
-    timing = point.cost.timing(policy)
     row: Row = {}
     if isinstance(point.cost, ConstantCost):
         t_draft_s = point.cost.draft / 1e9
@@ -170,14 +172,16 @@ def _theory(name: str, policy: Policy, point: Point, sums: Sequence[Totals]) -> 
     row |= {
         "theory_tokens_per_s": tokens / expected * 1e9,
         # Slower than theory is a positive deviation of the time, and a negative one of the speed.
-        "theory_deviation": _known(-standard_errors(time_ns, expected)),
+        "theory_deviation": _known(0.0 - standard_errors(time_ns, expected)),
         "steady_tokens_per_s": steady,
     }
     if isinstance(point.cost, ConstantCost):
         row["steady_tokens_per_t_draft"] = steady * t_draft_s
         if point.reading_note and isinstance(law, Iid) and name in NOTE:
             t_target_s = point.cost.target / 1e9
-            row["note_tokens_per_t_draft"] = NOTE[name](law.alpha, policy.gamma, t_draft_s, t_target_s) * t_draft_s
+            row["note_tokens_per_t_draft"] = _known(
+                NOTE[name](law.alpha, policy.gamma, t_draft_s, t_target_s) * t_draft_s
+            )
     return row
 
 
@@ -197,5 +201,5 @@ def _prefill_ns(policy: Policy, timing: Timing, point: Point) -> int:
 
 
 def _known(value: float) -> float | None:
-    """Return `value`, or None where there are too few requests to tell."""
-    return None if math.isnan(value) else value
+    """Return `value`, or None where it is without bound or there are too few requests to tell."""
+    return value if math.isfinite(value) else None

@@ -35,6 +35,8 @@ ENDLESS = 1 << 17
 
 NEGLIGIBLE = 1e-15
 
+SETTLED, SETTLED_EVERY = 1e-11, 64
+
 
 class Work(NamedTuple):
     """What the models do in one round of a cycle: tokens drafted, positions scored, whether a draft is checked."""
@@ -173,6 +175,7 @@ def request_time(policy: Policy, chains: Sequence[Chains], duration: RoundTime, 
     if cap is not None:
         ends = ends[0][:, :cap], ends[1][:, :cap]
     support = max((int(np.max(np.nonzero(end.max(axis=0) > NEGLIGIBLE)[0], initial=-1)) + 1 for end in ends), default=0)
+    window = 1 + max(support, 0 if cap is None else cap + 1, 2 * policy.gamma)
     for left in range(1, tokens + 1):
         reach_back = min(support, left - 1)
         earlier = from_correction[:, left - reach_back : left][:, ::-1]
@@ -180,6 +183,11 @@ def request_time(policy: Policy, chains: Sequence[Chains], duration: RoundTime, 
             time[:, left] += (end[:, :reach_back] * earlier).sum(axis=1)
             if cap is not None and left > cap + 1:
                 time[:, left] += survived[:, cap] * from_bonus[:, left - cap - 1]
+        if left % SETTLED_EVERY == 0 and left > window:
+            # Once every token more has cost the same for longer than a chain lasts, it always will.
+            steps = np.diff(from_correction[:, left - window : left + 1])
+            if (np.ptp(steps, axis=1) <= SETTLED * steps.max(axis=1)).all():
+                return float(weights @ (from_correction[:, left] + steps[:, -1] * (tokens - left)))
     return float(weights @ from_correction[:, tokens])
 
 
@@ -234,7 +242,8 @@ def _mixed(policy: Policy, kind: Chains) -> Survival:
         return kind.after_correction
     end = np.array([cap])
     after_correction, after_bonus = float(kind.after_correction(end)[0]), float(kind.after_bonus(end)[0])
-    share = after_correction / (1 + after_correction - after_bonus)
+    # Where no chain after a correction ever survives, no bonus is ever reached.
+    share = after_correction / (1 + after_correction - after_bonus) if after_correction else 0.0
     return lambda k: (1 - share) * kind.after_correction(k) + share * kind.after_bonus(k)
 
 

@@ -11,7 +11,7 @@ from pearl_sim.duration import Nanoseconds, PositiveNanoseconds
 from pearl_sim.policies import POLICIES
 from pearl_sim.settings import Settings
 
-MAX_GAMMA = 64
+LEAST_SEARCHED = 64
 
 
 class Setting(Settings):
@@ -30,11 +30,13 @@ def compute(alpha: float, gamma: int, t_draft: str, t_target: str, sync: str) ->
     at = Setting.read("theory", given)
     survival, times = theory.iid(alpha), (at.t_draft / 1e9, at.t_target / 1e9, at.sync / 1e9)
     duration = theory.round_time(*times)
+    # No policy gains from drafting for much longer than the target takes.
+    searched = max(LEAST_SEARCHED, 2 * -(-at.t_target // at.t_draft))
     plain = theory.speed(POLICIES["ar"](0), survival, duration)
     rows = []
     for name, policy_of in POLICIES.items():
         speed = theory.speed(policy_of(gamma), survival, duration)
-        best = theory.best_gamma(policy_of, survival, *times, max_gamma=MAX_GAMMA) if name != "ar" else 0
+        best = theory.best_gamma(policy_of, survival, *times, max_gamma=searched) if name != "ar" else 0
         rows.append(
             {
                 "policy": name,
@@ -49,7 +51,8 @@ def compute(alpha: float, gamma: int, t_draft: str, t_target: str, sync: str) ->
     note = [estimate(alpha, gamma, *times[:2]) for estimate in (theory.note_speculative_speed, theory.note_pearl_speed)]
     return {
         **given,
-        "tokens_per_correction": 1 / (1 - alpha) if alpha < 1 else None,
+        "gammas_searched": searched,
+        "pearl_tokens_per_correction": 1 / (1 - alpha) if alpha < 1 else None,
         "policies": rows,
         "pearl_ceiling_tokens_per_s": theory.pearl_ceiling(gamma, *times),
         "note_sd_tokens_per_s": note[0],
@@ -72,11 +75,14 @@ def render(answer: dict[str, Any]) -> tuple[Table, str]:
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     for row in answer["policies"]:
-        table.add_row(*(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
-    between, ceiling = answer["tokens_per_correction"], answer["pearl_ceiling_tokens_per_s"]
+        cells = [value if isinstance(value, str) else f"{value:.4g}" for value in row.values()]
+        if row["best_gamma"] == answer["gammas_searched"]:
+            cells[5] = f">= {cells[5]}"
+        table.add_row(*cells)
+    between, ceiling = answer["pearl_tokens_per_correction"], answer["pearl_ceiling_tokens_per_s"]
     promised = answer["note_pearl_tokens_per_s"]
     lines = [
-        f"tokens between corrections, whatever the gamma: {f'{between:.4g}' if between else 'no end'}",
+        f"PEARL writes {f'{between:.4g}' if between else 'endlessly many'} tokens between corrections, at any gamma",
         f"PEARL at gamma {answer['gamma']} cannot exceed {ceiling:.4g} tokens/s, whatever is accepted",
         f"the reading note's estimate: SD {answer['note_sd_tokens_per_s']:.4g}, "
         f"PEARL {f'{promised:.4g}' if promised else 'no bound'} tokens/s",

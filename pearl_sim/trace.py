@@ -135,6 +135,8 @@ def save(trace: Trace) -> None:
     trace = check(trace)
     if trace.path.exists():
         raise InputError(trace.path, "exists already; choose another name or remove it")
+    if any(parent.is_file() for parent in trace.path.parents):
+        raise InputError(trace.path, "lies below a file, not a directory; choose another name")
     trace.path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{trace.path.name}-", dir=trace.path.parent))
     try:
@@ -168,11 +170,10 @@ def check(trace: Trace) -> Trace:
     limit = trace.provenance.run_limit
     if limit is not None:
         _rows(tokens_file, tokens, "run", pl.col("run") > limit, f"is over the trace's run_limit, {limit}")
+    promised = requests["output_tokens"].sum()
+    if promised != len(tokens):
+        raise InputError(tokens_file, f"has {len(tokens)} rows; requests.parquet promises {promised} output tokens")
     expected = requests.select("request", position=pl.int_ranges(pl.col("output_tokens"))).explode("position")
-    if len(expected) != len(tokens):
-        raise InputError(
-            tokens_file, f"has {len(tokens)} rows; requests.parquet promises {len(expected)} output tokens"
-        )
     for column in ("request", "position"):
         differs = tokens[column] != expected[column]
         _rows(tokens_file, tokens, column, differs, "is out of order; rows go by request, then position 0, 1, 2, ...")

@@ -111,6 +111,27 @@ def test_interrupted_run_keeps_what_is_finished_and_leaves_nothing_half_written(
     assert [entry.name for entry in (tmp_path / "results").iterdir()] == ["small"]
 
 
+def test_json_has_no_infinity_and_a_title_is_not_markup(tmp_path):
+    text = (ROOT / "scenarios" / "reading_note.toml").read_text().replace('title = "', 'title = "[red]x[/nope] ')
+    (tmp_path / "odd.toml").write_text(text)
+    at_one = ["--set", "acceptance.alpha=1.0"]
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    (answer,) = json.loads(
+        pearl_sim("simulate", "odd.toml", *QUICK, *at_one, "--json", cwd=tmp_path).stdout, parse_constant=refuse
+    )
+    assert answer["results"][1]["note_tokens_per_t_draft"] is None
+    assert "[red]x[/nope]" in pearl_sim("simulate", "odd.toml", *QUICK, *at_one, cwd=tmp_path).stdout
+
+
+def test_theory_searches_gamma_as_far_as_the_target_is_slow(tmp_path):
+    setting = ["--alpha", ".9", "--gamma", "4", "--t-draft", "1 ms", "--t-target", "100 ms"]
+    answer = json.loads(pearl_sim("theory", *setting, "--json", cwd=tmp_path).stdout)
+    assert {row["policy"]: row["best_gamma"] for row in answer["policies"]}["pearl"] == 100
+
+
 def test_theory_prints_the_exact_speeds(tmp_path):
     setting = ["--alpha", ".9", "--gamma", "4", "--t-draft", "1 ms", "--t-target", "10 ms"]
     answer = json.loads(pearl_sim("theory", *setting, "--json", cwd=tmp_path).stdout)

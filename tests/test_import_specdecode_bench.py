@@ -50,6 +50,12 @@ def test_a_pile_up_at_the_longest_run_is_taken_as_the_recorders_limit(tmp_path):
     assert read(write(tmp_path, RECORD), "eagle", tmp_path / "other").provenance.run_limit is None
 
 
+def test_the_recorders_limit_can_be_stated_but_not_against_the_record(tmp_path):
+    assert read(write(tmp_path, RECORD), "eagle", tmp_path / "trace", 5).provenance.run_limit == 5
+    with pytest.raises(InputError, match="has a run of 2, over --run-limit 1"):
+        read(write(tmp_path, RECORD), "eagle", tmp_path / "trace", 1)
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from pearl_sim.cost import ConstantCost
+from pearl_sim.cost import AffineCost, AffineForward, ConstantCost
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.judge import Request
-from pearl_sim.metrics import acceptance_by_depth, ratio, standard_errors, totals
+from pearl_sim.metrics import acceptance_by_depth, ratio, standard_errors, t95, totals, unknown_rounds
 from pearl_sim.policies import autoregressive, pearl, speculative
 
 COST = ConstantCost(draft="1 ms", target="10 ms")
@@ -63,13 +63,51 @@ def test_interval_of_a_ratio_is_the_delta_method():
     assert 0.90 < covered / 400 < 0.99
 
 
+def test_the_interval_of_two_requests_by_hand():
+    # 12 tokens in 6 s; residuals 4 - 2 * 2 = 0 and 8 - 2 * 4 = 0 make no interval, 5 and 7 make one of 1 each.
+    assert ratio([4, 8], [2, 4]) == (2, 2, 2)
+    found = ratio([5, 7], [2, 4])
+    error = math.sqrt((1 + 1) * 2 / 1) / 6
+    assert found.high - found.mean == pytest.approx(12.7062 * error)
+    assert found.mean - found.low == pytest.approx(12.7062 * error)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "quantile"), [(1, 12.7062), (7, 2.36462), (8, 2.306), (19, 2.09302), (1000, 1.96234)]
+)
+def test_students_quantile_is_the_tabulated_one(freedom, quantile):
+    assert t95(freedom) == pytest.approx(quantile, rel=2e-4)
+
+
+def test_rounds_that_a_truncated_record_cannot_tell_are_counted():
+    """Runs cut at 2: the chain from 1 is replayed as wrong at its third token, which nobody knows."""
+    request = Request(0, 8, np.array([0, 2, 2, 2, 2, 2, 1, 0], np.int64))
+    policy = pearl(2)
+    timelines = simulate(policy, [request], COST.timing(policy), 0)
+    rounds = [step for step in timelines[0] if step.round.score]
+    assert unknown_rounds(timelines, [request], run_limit=2) == 2 / len(rounds)
+    assert unknown_rounds(timelines, [request], run_limit=3) == 0
+
+
+def test_context_of_each_model_counts_what_stands_before_its_work():
+    """Affine costs, PEARL at gamma 2: the draft reads prompt, verified and pending tokens, the target no pending."""
+    forward = {"base": "100 ns", "per_context_token": "1 ns"}
+    cost = AffineCost(draft=AffineForward(**forward), target=AffineForward(**forward))
+    request = Request(10, 5, np.array([0, 9, 9, 9, 9], np.int64))
+    (timeline,) = simulate(pearl(2), [request], cost.timing(pearl(2)), 0)
+    assert [step.frontier for step in timeline[1:]] == [(1, 0), (2, 1), (4, 1)]
+    # A chain of two forwards after c tokens: 2 * 100 + c + (c + 1); a score: 100 + prompt + verified.
+    assert [step.draft_ns for step in timeline[1:]] == [200 + 11 + 12, 200 + 13 + 14, 200 + 15 + 16]
+    assert [step.score_ns for step in timeline[1:]] == [100 + 11, 100 + 12, 100 + 14]
+
+
 def test_one_request_has_no_interval():
     assert ratio([4], [2]).mean == 2
     assert math.isnan(ratio([4], [2]).low)
     assert math.isnan(standard_errors([4], 4))
 
 
-def test_a_sample_without_spread_is_right_or_infinitely_wrong():
+def test_a_sample_without_spread_is_right_or_cannot_tell():
     assert standard_errors([5, 5], 5) == 0
-    assert standard_errors([5, 5], 4) == math.inf
+    assert math.isnan(standard_errors([5, 5], 4))
     assert standard_errors([5, 7], 4) == pytest.approx(2)

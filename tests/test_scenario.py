@@ -89,6 +89,15 @@ def scenario_file(tmp_path):
         ("tokens = 40", "tokens = 100_000_000_000", "GiB of memory"),
         ('law = "iid"\nalpha = 0.8', 'law = "recorded"\ntrace = "nowhere"', "nowhere: no such trace"),
         ("[cost]", "[cost", "is not TOML"),
+        ("tokens = 40", "tokens = nan", "workload.tokens = nan: must be a valid integer"),
+        ("requests = 3", "requests = inf", "workload.requests = inf: must be a"),
+        ("tokens = 40", "tokens = 40\n[sweep]\ncost.sync = { start = 0.1, stop = inf, num = 3 }", "must be finite"),
+        ('["sd", "pearl"]', '"pearl"', "policy.names = 'pearl': must be a list"),
+        (
+            'law = "iid"\nalpha = 0.8',
+            'law = "beta"\na = 1e-300\nb = 1.0',
+            "acceptance.a = 1e-300: must be greater than",
+        ),
     ],
 )
 def test_bad_input_is_one_line_naming_file_key_and_remedy(scenario_file, old, new, complaint):
@@ -166,6 +175,17 @@ def test_every_accepted_key_changes_the_result(scenario_file, model, altered):
     key, _, value = altered.partition(" = ")
     before, after = run(read(file)), run(read(file, {key: value}))
     assert not before.rows.equals(after.rows)
+
+
+def test_an_overridden_scenario_says_so_in_its_title(scenario_file):
+    assert read(scenario_file(), {"policy.gamma": "8"}).title == "case [policy.gamma=8]"
+
+
+def test_what_an_empirical_cost_lacks_is_said_before_anything_runs(scenario_file, tmp_path):
+    make_trace(tmp_path / "recorded")
+    text = GOOD.replace('"constant"\ndraft = "1 ms"\ntarget = "10 ms"', '"empirical"\ntrace = "recorded"')
+    with pytest.raises(InputError, match="no draft steps were recorded"):
+        read(scenario_file(text=text))
 
 
 def test_the_seed_is_refused_where_nothing_is_random(scenario_file, tmp_path):

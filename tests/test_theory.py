@@ -226,3 +226,14 @@ def short(model):
     """Return family and size: "Meta-Llama-3.1-70B-Instruct" -> "Llama-70B"."""
     family, *_, size = model.removeprefix("Meta-").removesuffix("-Instruct").split("-")
     return f"{family}-{size}"
+
+
+@pytest.mark.parametrize("policy", ["sd", "pearl", "pearl-no-pre", "pearl-no-post"])
+def test_a_long_request_is_extrapolated_exactly(policy, monkeypatch):
+    """Once every further token costs the same, the renewal equation is not followed to the end."""
+    law, duration = PerDepth(rates=[0.6, 0.8, 0.7]), theory.round_time(1.0, 7.3, 0.2)
+    times = []
+    for settled in (theory.SETTLED, -1.0):
+        monkeypatch.setattr(theory, "SETTLED", settled)
+        times.append(theory.request_time(POLICIES[policy](5), law.chains(), duration, 2500))
+    assert times[0] == pytest.approx(times[1], rel=1e-10)

@@ -18,8 +18,10 @@ from pearl_sim.errors import InputError
 from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Provenance, Trace
 
 
-def read(file: Path, proposer: str, out: Path) -> Trace:
+def read(file: Path, proposer: str, out: Path, run_limit: int | None = None) -> Trace:
     """Return the trace of `file` for one proposer ("eagle", "ngram"), to be saved at `out`.
+
+    `run_limit` is how many tokens the recorder drafted at most; left out, it is inferred where runs pile up.
 
     InputError names the file and line of what is wrong.
     """
@@ -28,7 +30,7 @@ def read(file: Path, proposer: str, out: Path) -> Trace:
     cut = 0
     for line, record in _records(file):
         where = f"{file}: line {line}"
-        name, prompt, text = str(record.get("id", line)), _ints(record, "prompt_token_ids", where), None
+        name, prompt = str(record.get("id", line)), _ints(record, "prompt_token_ids", where)
         text = _ints(record, "generated_token_ids", where)
         emitted = _ints(_proposed(record, proposer, where), "acc_len", f"{where}: acc_{proposer}")
         wrong = next((n for n in emitted if n < 1), None)
@@ -44,12 +46,15 @@ def read(file: Path, proposer: str, out: Path) -> Trace:
         positions += [(name, i, text[i], emitted[i] - 1, None, None, None) for i in range(length)]
     if not requests:
         raise InputError(file, "has no requests")
-    limit = _run_limit(Counter(row[3] for row in positions))
+    runs = Counter(row[3] for row in positions)
+    limit = _pile_up(runs) if run_limit is None else run_limit
+    if limit and max(runs) > limit:
+        raise InputError(file, f"has a run of {max(runs)}, over --run-limit {limit}; give the recorder's real limit")
     notes = ["run is acc_len - 1; tokens drafted, top-2 margins, step times and finish reasons were not recorded"]
     if cut:
         notes.append(f"text and acceptance differ in length for some requests; {cut} trailing positions were left out")
-    if limit:
-        notes.append(f"run_limit is inferred: runs of {limit} are far more frequent than runs of {limit - 1}")
+    if limit and run_limit is None:
+        notes.append(f"run_limit is inferred: runs of {limit}, the longest, are more frequent than runs of {limit - 1}")
     provenance = Provenance(
         source=f"imported from specdecode-bench: {file.name} (sha256 {_sha256(file)}), proposer {proposer}",
         created=date.today().isoformat(),
@@ -75,7 +80,7 @@ def _records(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                     continue
                 try:
                     record = json.loads(line)
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise InputError(f"{file}: line {number}", f"is not JSON: {error}") from None
                 if not isinstance(record, dict):
                     raise InputError(f"{file}: line {number}", "must be a JSON object")
@@ -96,15 +101,15 @@ def _proposed(record: dict[str, Any], proposer: str, where: str) -> dict[str, An
 
 def _ints(record: dict[str, Any], key: str, where: str) -> list[int]:
     values = record.get(key)
-    if not isinstance(values, list) or any(not isinstance(v, int) or isinstance(v, bool) for v in values):
-        raise InputError(f"{where}: {key}", "must be a list of whole numbers")
+    if not isinstance(values, list) or any(type(value) is not int or abs(value) >= 2**63 for value in values):
+        raise InputError(f"{where}: {key}", "must be a list of whole numbers of 64 bits")
     return values
 
 
-def _run_limit(counts: Counter[int]) -> int | None:
-    """Return where the recorder stopped drafting: a pile-up of runs at the greatest length, or None."""
+def _pile_up(counts: Counter[int]) -> int | None:
+    """Return the longest run if it is more frequent than the next shorter one, as only a recorder's limit makes it."""
     longest = max(counts)
-    return longest if longest and counts[longest] >= max(10, 3 * counts[longest - 1]) else None
+    return longest if longest and counts[longest] >= 10 and counts[longest] > counts[longest - 1] else None
 
 
 def _sha256(file: Path) -> str:

@@ -1,0 +1,53 @@
+"""The figure shows the numbers of the results, and says what it leaves out."""
+
+from pathlib import Path
+
+import pytest
+
+from pearl_sim.figure import draw
+from pearl_sim.scenario import read
+from pearl_sim.sweep import run
+
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
+SMALL = {"workload.requests": "3", "workload.tokens": "30"}
+
+
+def drawn(name, **overrides):
+    """Return (results, what is plotted, subtitle)."""
+    results = run(read(SCENARIOS / f"{name}.toml", SMALL | overrides))
+    chart = draw(results).to_dict()
+    (shown,) = (rows for rows in chart["datasets"].values() if "simulated" in rows[0])
+    return results.rows.to_dicts(), shown, chart["title"]["subtitle"]
+
+
+def test_points_lines_and_intervals_are_those_of_the_results():
+    rows, shown, _ = drawn("gamma_sweep")
+    assert len(rows) == len(shown)
+    for row, point in zip(rows, shown, strict=True):
+        assert (point["policy"], point["gamma"]) == (row["policy"], row["gamma"])
+        assert (point["simulated"], point["low"], point["high"]) == (
+            row["speedup"],
+            row["speedup_low"],
+            row["speedup_high"],
+        )
+        assert point["theory"] / point["simulated"] == pytest.approx(row["theory_tokens_per_s"] / row["tokens_per_s"])
+
+
+def test_beside_the_note_everything_is_in_tokens_per_t_draft():
+    rows, shown, subtitle = drawn("reading_note")
+    for row, point in zip(rows, shown, strict=True):
+        assert point["simulated"] == row["tokens_per_t_draft"]
+        assert point["low"] == pytest.approx(row["tokens_per_s_low"] / 1000)
+        assert point["theory"] == pytest.approx(row["theory_tokens_per_s"] / 1000)
+        assert point["estimate"] == row["note_tokens_per_t_draft"]
+    assert "estimate" in subtitle
+
+
+def test_panels_that_are_left_out_are_told():
+    _, _, subtitle = drawn("gamma_sweep", **{"sweep.acceptance.alpha": "{ start = 0.1, stop = 0.9, num = 11 }"})
+    assert "9 of 11 panels shown" in subtitle
+
+
+def test_a_scenario_without_a_sweep_is_drawn_as_bars():
+    _, shown, _ = drawn("reading_note", **{"acceptance.alpha": "0.9"})
+    assert len(shown) == 2
