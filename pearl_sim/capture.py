@@ -1,0 +1,264 @@
+"""Recording a trace from a real pair: acceptance at every position, and timed runs of named policies.
+
+For each prompt the target writes its own text, past the limit by LOOKAHEAD tokens; the draft then says, along that
+text, what it would have drafted at every position.  Each finished request is kept on disk at once, so that an
+interrupted capture goes on where it stopped.
+"""
+
+import datetime
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import torch
+import transformers
+
+from pearl_sim import __version__
+from pearl_sim.acceptance import runs_of
+from pearl_sim.cost import ConstantCost
+from pearl_sim.drivers.real import decode
+from pearl_sim.drivers.sim import simulate
+from pearl_sim.errors import InputError
+from pearl_sim.judge import Request, Runs
+from pearl_sim.models.drafting import PROMPT_LOOKUP
+from pearl_sim.models.lm import describe
+from pearl_sim.models.pair import Pair
+from pearl_sim.models.sampling import ACCEPT, GUMBEL, TARGET, choose, key, scores, uniform
+from pearl_sim.prompts import Prompt
+from pearl_sim.rules import Policy
+from pearl_sim.timeline import Step
+from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Model, Provenance, Trace, save
+
+LOOKAHEAD = 32
+"""Positions recorded past the limit, so that the last round's outcome is known for any gamma below this."""
+
+
+class DivergenceError(Exception):
+    """The engine and the replay of its own trace disagree; the message shows the first round that does."""
+
+
+class Text(NamedTuple):
+    """What the target writes after a prompt, LOOKAHEAD tokens past its end."""
+
+    tokens: list[int]
+    margins: list[float]
+    log_p: torch.Tensor | None
+    output_tokens: int
+    finish: str
+
+
+def capture(
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    policies: Mapping[str, Policy],
+    out: Path,
+    command: str,
+    resume: bool,
+    on_request: Callable[[int, int], object] = lambda number, written: None,
+) -> Trace:
+    """Record every prompt and save the trace at `out`; return it.
+
+    Each of `policies` (by the name its steps get) is run and timed on every prompt, and held to the replay of the
+    record: DivergenceError if a round differs where sampling makes replay exact.  InputError if `out` exists, or an
+    earlier interrupted capture does and `resume` is false or its settings differ.
+    """
+    part = out.parent / f".{out.name}.part"
+    settings = {"command": command.replace(" --resume", ""), "tokens": tokens, "prompts": [p.text for p in prompts]}
+    _begin(out, part, settings, resume)
+    encoded = [
+        pair.encode(prompt.text, tokens + max(LOOKAHEAD, 2 * max((p.gamma for p in policies.values()), default=0)))
+        for prompt in prompts
+    ]
+    for number, prompt in enumerate(encoded):
+        file = part / f"{number:05}"
+        if not (file / "done").exists():
+            record(pair, prompt, number, prompts[number].category, tokens, policies, file)
+        on_request(number, pl.scan_parquet(file / "tokens.parquet").select(pl.len()).collect().item())
+    finished = [part / f"{number:05}" for number in range(len(prompts))]
+    trace = Trace(
+        out,
+        _provenance(pair, command, len(prompts)),
+        *(pl.concat([pl.read_parquet(file / f"{table}.parquet") for file in finished]) for table in TABLES),
+    )
+    save(trace)
+    shutil.rmtree(part)
+    return trace
+
+
+TABLES = {"requests": REQUESTS, "tokens": TOKENS, "steps": STEPS}
+
+
+def record(
+    pair: Pair,
+    prompt: list[int],
+    number: int,
+    category: str | None,
+    tokens: int,
+    policies: Mapping[str, Policy],
+    directory: Path,
+) -> None:
+    """Write one request's share of the trace into `directory`, "done" last."""
+    name = f"{number:05}"
+    text = write_text(pair, prompt, number, tokens)
+    draft_tokens, runs, alpha = foresee(pair, prompt, text, number)
+    kept = text.output_tokens
+    rows: dict[str, list[tuple[object, ...]]] = {
+        "requests": [(name, category, len(prompt), kept, text.finish)],
+        "tokens": [
+            (name, i, text.tokens[i], int(runs[i]), draft_tokens[i], text.margins[i], alpha[i] if alpha else None)
+            for i in range(kept)
+        ],
+        "steps": [],
+    }
+    request = Request(len(prompt), kept, runs)
+    for source, policy in policies.items():
+        emitted = list(decode(policy, prompt, kept, pair.target, pair.draft, pair.sampling, number, pair.stop))
+        if pair.sampling.mode != "rejection":
+            hold_to_replay(policy, request, [e.step for e in emitted], text, source)
+        rows["steps"] += step_rows([e.step for e in emitted], source, name, len(prompt))
+    directory.mkdir(parents=True, exist_ok=True)
+    for table, schema in TABLES.items():
+        pl.DataFrame(rows[table], schema, orient="row").write_parquet(directory / f"{table}.parquet")
+    (directory / "done").touch()
+
+
+def write_text(pair: Pair, prompt: list[int], number: int, tokens: int) -> Text:
+    """Return the target's own text, one token a forward, to LOOKAHEAD past `tokens` or its first stop token."""
+    stream = TARGET if pair.sampling.mode == "rejection" else GUMBEL
+    written: list[int] = []
+    margins: list[float] = []
+    log_p = []
+    pair.target.reset()
+    end = tokens
+    while len(written) < end + LOOKAHEAD:
+        logits = pair.target.logits(prompt + written, 1)
+        top = torch.topk(logits[0], 2).values
+        margins.append(float(top[0] - top[1]))
+        if pair.sampling.mode != "greedy":
+            log_p.append(scores(logits, pair.sampling).cpu())
+        written += choose(logits, pair.sampling, number, len(written), stream)
+        if end == tokens and written[-1] in pair.stop and len(written) <= tokens:
+            end = len(written)
+    finish = "stop" if written[end - 1] in pair.stop else "length"
+    return Text(written, margins, torch.cat(log_p) if log_p else None, end, finish)
+
+
+def foresee(pair: Pair, prompt: list[int], text: Text, number: int) -> tuple[list[int], Runs, list[float] | None]:
+    """Return the draft token, the run length and (when sampling) sum of min(p, q) at every position of the text."""
+    assert pair.draft, "a pair without a draft has nothing to record"
+    seen = pair.draft.foresee(prompt + text.tokens, len(prompt), number)
+    alpha = None
+    if text.log_p is not None and seen.log_q is not None:
+        alpha = np.minimum(np.exp(text.log_p.numpy()), np.exp(seen.log_q)).sum(axis=1)
+    if pair.sampling.mode == "rejection":
+        # Another run of the policy writes another text; along this one, what counts is how likely acceptance is.
+        assert alpha is not None
+        luck = np.array([uniform(key(pair.sampling.seed, number, i, ACCEPT)) for i in range(len(alpha))])
+        runs = runs_of(luck < alpha)
+    elif seen.runs is not None:
+        runs = np.array(seen.runs, np.int64)
+    else:
+        runs = runs_of(np.array(seen.tokens) == np.array(text.tokens))
+    return seen.tokens, runs, None if alpha is None else [min(1.0, a) for a in alpha.tolist()]
+
+
+def hold_to_replay(policy: Policy, request: Request, steps: Sequence[Step], text: Text, source: str) -> None:
+    """Raise DivergenceError at the first round in which the engine did not do what replay of its trace does."""
+    cost = ConstantCost(draft="1 ns", target="1 ns")  # type: ignore[arg-type]
+    (replayed,) = simulate(policy, [request], cost.timing(policy), 0)
+    for number in range(max(len(steps), len(replayed))):
+        sides = [timeline[number][4:] if number < len(timeline) else None for timeline in (steps, replayed)]
+        if sides[0] != sides[1]:
+            frontier = steps[min(number, len(steps) - 1)].frontier
+            near = text.margins[frontier.verified : frontier.verified + max(policy.gamma, 1) + 1]
+            raise DivergenceError(
+                f"{source}, round {number}: the engine did {sides[0]}, replay {sides[1]}; smallest top-2 margin of the "
+                f"target among the positions scored there: {min(near, default=float('nan')):.3g} "
+                "(a near tie can flip between one-token and wider forwards; anything else is a defect)"
+            )
+
+
+def step_rows(steps: Sequence[Step], source: str, request: str, prompt_tokens: int) -> list[tuple[object, ...]]:
+    """Return rows of steps.parquet for one run, a row a model and round; context 0 marks prefill."""
+    rows: list[tuple[object, ...]] = []
+    for number, step in enumerate(steps):
+        verified, pending = step.frontier
+        overlapped = step.draft_ns > 0 and step.score_ns > 0
+        prefill = number == 0
+        for role, ns, size, context in (
+            ("draft", step.draft_ns, step.round.draft, prompt_tokens + verified + pending),
+            ("target", step.score_ns, step.round.score, prompt_tokens + verified),
+        ):
+            if ns:
+                tokens, before = (prompt_tokens, 0) if prefill else (size, context)
+                rows.append((source, request, number, role, step.start, step.start + ns, tokens, before, 1, overlapped))
+    return rows
+
+
+def _begin(out: Path, part: Path, settings: dict[str, object], resume: bool) -> None:
+    if out.exists():
+        raise InputError(out, "exists already; choose another name or remove it")
+    plan = part / "plan.json"
+    if plan.exists():
+        if not resume:
+            raise InputError(part, "holds an interrupted capture; go on with --resume, or remove it")
+        if json.loads(plan.read_text(encoding="utf-8")) != settings:
+            raise InputError(part, "holds an interrupted capture with other settings; remove it to start anew")
+    part.mkdir(parents=True, exist_ok=True)
+    plan.write_text(json.dumps(settings), encoding="utf-8")
+
+
+def _provenance(pair: Pair, command: str, prompts: int) -> Provenance:
+    lookup = pair.draft_settings.name == PROMPT_LOOKUP
+    notes = []
+    if pair.draft_settings.layers is not None:
+        notes.append(f"the draft is the first {pair.draft_settings.layers} layers of its model")
+    if pair.sampling.mode == "rejection":
+        notes.append("run is drawn with probability alpha at each position: replay is exact in distribution only")
+    return Provenance(
+        source="captured",
+        created=datetime.date.today().isoformat(),
+        command=command,
+        target=describe(pair.target_settings),
+        draft=Model(id=PROMPT_LOOKUP) if lookup else describe(pair.draft_settings),
+        device=_device(pair.target_settings.device),
+        software={
+            "pearl_sim": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+        threads=pair.threads,
+        execution="eager",
+        sampling={"mode": "greedy"} if pair.sampling.mode == "greedy" else pair.sampling.model_dump(exclude_none=True),
+        seed=None if pair.sampling.mode == "greedy" else pair.sampling.seed,
+        prompts=f"{prompts} prompts",
+        git_commit=_git_commit(),
+        notes=tuple(notes),
+    )
+
+
+def _device(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    if sys.platform == "linux":
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git_commit() -> str | None:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None

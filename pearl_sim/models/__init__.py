@@ -1,0 +1,1 @@
+"""Real models: the only part of the package that imports torch and transformers (extra: models)."""

@@ -1,0 +1,180 @@
+"""Loading a Hugging Face causal LM and its tokenizer, safely and without surprises.
+
+Safetensors only and no code from a model repository, unless told otherwise; with no network, local files only.
+"""
+
+import hashlib
+import math
+import os
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as transformers_logging
+
+from pearl_sim.errors import InputError
+from pearl_sim.trace import Model
+
+BUNDLED = Path(__file__).parent / "bundled"
+BYTES, BOS, EOS = 256, 256, 257
+
+transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+class ModelSettings(NamedTuple):
+    """Which model, where, and how: plain data, so that it can be sent to another process.
+
+    `name` is a directory or a hub name, or "bundled/target", "bundled/draft".  `layers`, if given, keeps only the
+    first so many layers: a layer-skip draft.
+    """
+
+    name: str
+    device: str = "cpu"
+    dtype: str = "float32"
+    layers: int | None = None
+    trust_remote_code: bool = False
+
+
+class Tokenizer(Protocol):
+    """What the engine needs of a tokenizer."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a prompt, with whatever the model expects at its beginning."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of output tokens."""
+
+
+class ByteTokenizer:
+    """The bundled pair's tokenizer: a token is a byte; BOS 256, EOS 257."""
+
+    def encode(self, text: str) -> list[int]:
+        """Return BOS and the bytes of `text`."""
+        return [BOS, *text.encode()]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of the tokens that are bytes; a byte sequence that is no UTF-8 shows as U+FFFD."""
+        return bytes(token for token in tokens if token < BYTES).decode(errors="replace")
+
+
+class HubTokenizer:
+    """A tokenizer of transformers."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        """Wrap a transformers tokenizer."""
+        self._tokenizer = tokenizer
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of `text` with the special tokens the model expects."""
+        return list(self._tokenizer(text)["input_ids"])
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of the tokens, special ones left out."""
+        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+
+def locate(name: str) -> str:
+    """Return a path or hub name; "bundled/target" and "bundled/draft" are the pair that comes with the package."""
+    if name in ("bundled/target", "bundled/draft"):
+        return str(BUNDLED / name.removeprefix("bundled/"))
+    return name
+
+
+def load_model(settings: ModelSettings) -> Any:
+    """Return the model in evaluation mode; InputError says what to do if it cannot be had."""
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            locate(settings.name),
+            dtype=getattr(torch, settings.dtype),
+            use_safetensors=True,
+            trust_remote_code=settings.trust_remote_code,
+            local_files_only=_offline(),
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(settings.name, _advice(error)) from None
+    if settings.layers is not None:
+        _keep_layers(model, settings)
+    return model.to(settings.device).eval()
+
+
+def load_tokenizer(settings: ModelSettings) -> Tokenizer:
+    """Return the tokenizer that belongs to a model; a directory without one holds a model of bytes."""
+    path = Path(locate(settings.name))
+    if path.is_dir() and not any((path / file).exists() for file in ("tokenizer.json", "tokenizer_config.json")):
+        return ByteTokenizer()
+    try:
+        found = AutoTokenizer.from_pretrained(
+            str(path) if path.is_dir() else settings.name,
+            trust_remote_code=settings.trust_remote_code,
+            local_files_only=_offline(),
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise InputError(settings.name, _advice(error)) from None
+    return HubTokenizer(found)
+
+
+def vocabulary_size(settings: ModelSettings) -> int:
+    """Return how many logits the model has."""
+    try:
+        config = AutoConfig.from_pretrained(
+            locate(settings.name), trust_remote_code=settings.trust_remote_code, local_files_only=_offline()
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(settings.name, _advice(error)) from None
+    return int(config.vocab_size)
+
+
+def stop_tokens(model: Any) -> frozenset[int]:
+    """Return the tokens that end a text."""
+    eos = model.generation_config.eos_token_id if model.generation_config else None
+    eos = model.config.eos_token_id if eos is None else eos
+    return frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
+
+
+def context_length(model: Any) -> int:
+    """Return how many tokens the model can read."""
+    return int(model.config.max_position_embeddings)
+
+
+def describe(settings: ModelSettings) -> Model:
+    """Return what a trace records of a model; of one that is not a local directory, only its name."""
+    name, path = settings.name, Path(locate(settings.name))
+    weights = sorted(path.glob("*.safetensors")) if path.is_dir() else []
+    digest, parameters = hashlib.sha256(), 0
+    for file in weights:
+        digest.update(file.read_bytes())
+        with safe_open(file, "pt") as tensors:
+            parameters += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+    return Model(
+        id=name if not path.is_dir() or name.startswith("bundled/") else path.name,
+        weights_sha256=digest.hexdigest() if weights else None,
+        parameters=parameters or None,
+        dtype=settings.dtype,
+    )
+
+
+def _keep_layers(model: Any, settings: ModelSettings) -> None:
+    """Drop all but the first layers, which then write with the model's own head."""
+    layers = getattr(getattr(model, "model", None), "layers", None)
+    if layers is None:
+        raise InputError(settings.name, "has no list of decoder layers at model.layers, so none can be skipped")
+    if not 1 <= settings.layers <= len(layers):  # type: ignore[operator]
+        raise InputError(settings.name, f"has {len(layers)} layers; cannot keep the first {settings.layers}")
+    model.model.layers = layers[: settings.layers]
+    model.config.num_hidden_layers = settings.layers
+
+
+def _offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes")
+
+
+def _advice(error: Exception) -> str:
+    first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    if "trust_remote_code" in str(error):
+        return "needs code from its repository; read that code, then pass --trust-remote-code"
+    if "safetensors" in str(error):
+        return "has no safetensors weights; convert them first"
+    return f"cannot be loaded ({first}); give a local directory, or a hub name that the network can reach"

@@ -1,0 +1,233 @@
+"""The engine on real (tiny, random) models: lossless, and round for round what the simulator replays."""
+
+import os
+import signal
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: models")
+pytest.importorskip("transformers", reason="needs the extra: models")
+
+import tiny_pair
+import torch
+
+from pearl_sim import capture
+from pearl_sim.drivers import real
+from pearl_sim.errors import InputError
+from pearl_sim.judge import Request
+from pearl_sim.models import drafting
+from pearl_sim.models.lm import ModelSettings
+from pearl_sim.models.pair import open_pair
+from pearl_sim.models.sampling import Sampling
+from pearl_sim.policies import POLICIES
+
+MODES = {
+    "greedy": Sampling(),
+    "coupled": Sampling(mode="coupled", temperature=0.7, seed=5),
+    "rejection": Sampling(mode="rejection", temperature=0.7, seed=5),
+}
+PROMPTS = ["def f(x):", "import os", "z", "class A:\n    ", "the quick brown fox"]
+LIMIT = 32
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    return tiny_pair.make(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def pairs(models):
+    """Return a function that opens a pair (once) for a mode and a kind of draft."""
+    open_now = {}
+
+    @contextmanager
+    def opened():
+        def get(mode, draft="model"):
+            if (mode, draft) not in open_now:
+                target = ModelSettings(str(models / "target"))
+                kind = {
+                    "model": ModelSettings(str(models / "draft")),
+                    "layers": target._replace(layers=1),
+                    "prompt-lookup": ModelSettings("prompt-lookup"),
+                }[draft]
+                manager = open_pair(target, kind, MODES[mode])
+                open_now[mode, draft] = manager, manager.__enter__()
+            return open_now[mode, draft][1]
+
+        yield get
+        for manager, _ in open_now.values():
+            manager.__exit__(None, None, None)
+
+    with opened() as get:
+        yield get
+
+
+def decode(pair, policy, prompt, limit=LIMIT, request=0, stop=()):
+    """Return (output tokens, steps)."""
+    emitted = list(real.decode(policy, prompt, limit, pair.target, pair.draft, pair.sampling, request, stop))
+    return [token for e in emitted for token in e.tokens], [e.step for e in emitted]
+
+
+def own_text(pair, prompt, tokens, request=0):
+    """Return what the target writes alone, one token a forward, by transformers' own generate where greedy."""
+    if pair.sampling.mode == "greedy":
+        ids = torch.tensor([prompt])
+        out = pair.target.model.generate(ids, max_new_tokens=tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
+        return out[0, len(prompt) :].tolist()
+    return decode(pair, POLICIES["ar"](0), prompt, tokens, request)[0]
+
+
+@pytest.mark.parametrize("mode", ["greedy", "coupled"])
+@pytest.mark.parametrize("policy", ["sd", "pearl", "pearl-no-pre", "pearl-no-post"])
+def test_text_is_the_targets_own_for_every_policy_and_gamma(pairs, mode, policy):
+    pair = pairs(mode)
+    for number, text in enumerate(PROMPTS[:2]):
+        prompt = pair.tokenizer.encode(text)
+        expected = own_text(pair, prompt, LIMIT, number)
+        for gamma in range(1, 9):
+            assert decode(pair, POLICIES[policy](gamma), prompt, LIMIT, number)[0] == expected, (policy, gamma)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_a_stop_token_anywhere_in_a_window_ends_the_text_there(pairs, policy):
+    pair = pairs("greedy")
+    prompt = pair.tokenizer.encode(PROMPTS[0])
+    text = own_text(pair, prompt, 20)
+    for end in range(1, 13):
+        stop = {text[end]}
+        first = text.index(text[end])
+        assert decode(pair, POLICIES[policy](5), prompt, stop=stop)[0] == text[: first + 1]
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_the_limit_anywhere_in_a_window_cuts_the_text_there(pairs, policy):
+    pair = pairs("greedy")
+    prompt = pair.tokenizer.encode(PROMPTS[1])
+    text = own_text(pair, prompt, 20)
+    for limit in range(1, 14):
+        assert decode(pair, POLICIES[policy](5), prompt, limit)[0] == text[:limit]
+
+
+@pytest.mark.parametrize("draft", ["model", "layers", "prompt-lookup"])
+@pytest.mark.parametrize("mode", ["greedy", "coupled"])
+def test_rounds_are_those_of_the_simulator_replaying_the_trace(pairs, mode, draft):
+    """For every policy and gamma 1..8, over several requests: (frontier, round, accepted) equal, `==`."""
+    pair = pairs(mode, draft)
+    compared = 0
+    for number, text in enumerate(PROMPTS[:3] if draft == "model" else PROMPTS[:1]):
+        prompt = pair.encode(text, LIMIT + capture.LOOKAHEAD)
+        written = capture.write_text(pair, prompt, number, LIMIT)
+        _, runs, _ = capture.foresee(pair, prompt, written, number)
+        request = Request(len(prompt), written.output_tokens, runs)
+        for name, policy_of in POLICIES.items():
+            for gamma in range(1, 9 if name != "ar" else 2):
+                tokens, steps = decode(pair, policy_of(gamma), prompt, LIMIT, number, pair.stop)
+                assert tokens == written.tokens[: written.output_tokens]
+                capture.hold_to_replay(policy_of(gamma), request, steps, written, f"{name}-{gamma}")
+                compared += len(tokens)
+    assert compared >= (2000 if draft == "model" else 300)
+
+
+def test_a_wrong_trace_is_shown_at_its_first_diverging_round(pairs):
+    pair = pairs("greedy")
+    prompt = pair.tokenizer.encode(PROMPTS[0])
+    written = capture.write_text(pair, prompt, 0, LIMIT)
+    _, runs, _ = capture.foresee(pair, prompt, written, 0)
+    wrong = runs.copy()
+    wrong[20:] = 0
+    _, steps = decode(pair, POLICIES["sd"](4), prompt)
+    with pytest.raises(capture.DivergenceError, match=r"sd-4, round \d+: the engine did .* replay .* margin"):
+        capture.hold_to_replay(POLICIES["sd"](4), Request(len(prompt), LIMIT, wrong), steps, written, "sd-4")
+
+
+def test_acceptance_is_neither_nothing_nor_everything(pairs):
+    """The promises above would be empty otherwise."""
+    for mode in MODES:
+        pair = pairs(mode)
+        _, steps = decode(pair, POLICIES["sd"](4), pair.tokenizer.encode(PROMPTS[0]))
+        accepted, checked = sum(s.accepted for s in steps), sum(s.round.score - 1 for s in steps if s.round.score > 1)
+        assert 0.1 < accepted / checked < 0.95, mode
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_round_can_be_repeated_exactly(pairs, mode):
+    pair = pairs(mode)
+    prompt = pair.tokenizer.encode(PROMPTS[2])
+    first, again, other = (decode(pair, POLICIES["pearl"](3), prompt, request=number)[0] for number in (0, 0, 1))
+    assert first == again
+    assert (first != other) == (mode != "greedy")
+
+
+def test_parallel_rounds_overlap_and_no_step_outlasts_its_round(pairs):
+    pair = pairs("greedy")
+    for name, policy_of in POLICIES.items():
+        _, steps = decode(pair, policy_of(4), pair.tokenizer.encode(PROMPTS[0]))
+        for step, following in zip(steps, [*steps[1:], None], strict=True):
+            assert max(step.draft_ns, step.score_ns) <= step.stop - step.start, name
+            assert (step.draft_ns > 0) == (step.round.draft > 0 or (step == steps[0] and name != "ar"))
+            assert following is None or following.start >= step.stop
+
+
+def test_a_prompt_of_one_token_and_one_too_long(pairs):
+    pair = pairs("greedy")
+    assert len(decode(pair, POLICIES["pearl"](4), [65], 10)[0]) == 10
+    with pytest.raises(InputError, match=r"prompt: has \d+ tokens; with up to 50 .* context of 256"):
+        pair.encode("x" * 220, 50)
+
+
+def test_models_of_different_tokenizers_are_refused(models, tmp_path):
+    other = tiny_pair.make(tmp_path, vocabulary=259)
+    (other / "draft" / "tokenizer_config.json").write_text("{}")
+    target = ModelSettings(str(models / "target"))
+    with pytest.raises(InputError), open_pair(target, ModelSettings(str(other / "draft")), Sampling()):
+        pass
+
+
+def test_a_missing_model_is_one_line_that_says_what_to_do(tmp_path):
+    gone = ModelSettings(str(tmp_path / "gone"))
+    with pytest.raises(InputError, match=r"gone: cannot be loaded .* give a local directory") as error:
+        open_pair(gone, gone, Sampling()).__enter__()
+    assert "\n" not in str(error.value)
+
+
+def children():
+    return [child for child in psutil.Process().children(recursive=True) if "spawn_main" in " ".join(child.cmdline())]
+
+
+def opened(models):
+    return open_pair(ModelSettings(str(models / "target")), ModelSettings(str(models / "draft")), Sampling())
+
+
+def test_a_draft_that_dies_ends_the_run_and_is_named(models):
+    with opened(models) as pair, pytest.raises(drafting.WorkerError, match=r"draft's process died \(exit code -9\)"):
+        for number, _ in enumerate(
+            real.decode(POLICIES["pearl"](2), [1, 2], 200, pair.target, pair.draft, pair.sampling)
+        ):
+            if number == 3:
+                os.kill(pair.draft._process.pid, signal.SIGKILL)
+
+
+def test_a_draft_that_hangs_ends_the_run_and_is_named(models, monkeypatch):
+    with opened(models) as pair:
+        monkeypatch.setattr(drafting, "PATIENCE_S", 0.5)
+        os.kill(pair.draft._process.pid, signal.SIGSTOP)
+        with pytest.raises(drafting.WorkerError, match=r"has not answered for .* and was ended"):
+            decode(pair, POLICIES["pearl"](2), [1, 2])
+
+
+def test_a_draft_that_fails_tells_why(models):
+    with opened(models) as pair, pytest.raises(drafting.WorkerError, match="the draft's process failed:\n"):
+        pair.draft.begin([100_000], 1, 0, 0, 0)
+        pair.draft.finish()
+
+
+def test_no_process_stays_behind(models):
+    before = {child.pid for child in children()}
+    with pytest.raises(RuntimeError, match="anything"), opened(models):
+        assert {child.pid for child in children()} - before
+        raise RuntimeError("anything")
+    time.sleep(0.2)
+    assert {child.pid for child in children()} - before == set()
