@@ -237,7 +237,7 @@ def _provenance(pair: Pair, command: str, prompts: int) -> Provenance:
             "transformers": transformers.__version__,
         },
         threads=pair.threads,
-        execution="eager",
+        execution="graph" if pair.target.graph else "eager",
         sampling={"mode": "greedy"} if pair.sampling.mode == "greedy" else pair.sampling.model_dump(exclude_none=True),
         seed=None if pair.sampling.mode == "greedy" else pair.sampling.seed,
         prompts=f"{prompts} prompts",

@@ -27,6 +27,7 @@ MinP = Annotated[float | None, typer.Option()]
 Seed = Annotated[int | None, typer.Option(help="Of sampling.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or two devices: cuda:0,cuda:1 (target, draft).")]
 Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
+Graph = Annotated[bool, typer.Option("--graph", help="Compile the forwards; on CUDA, replay them as CUDA graphs.")]
 TrustCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code from the model's repository.")]
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -47,6 +48,7 @@ def generate(
     seed: Seed = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    graph: Graph = False,
     trust_remote_code: TrustCode = False,
 ) -> None:
     """Decode with real models and stream the text; how it went is told on stderr."""
@@ -54,7 +56,7 @@ def generate(
     (chosen,) = policies_of([policy], [gamma]).values()
     at_least(tokens, 1, "--tokens")
     sampling = sampling_of(mode, temperature, top_k, top_p, min_p, seed)
-    models = models_of(target, draft, device, dtype, trust_remote_code)
+    models = models_of(target, draft, device, dtype, graph, trust_remote_code)
     from pearl_sim.generate import stream
 
     with worker_errors():
@@ -78,6 +80,7 @@ def capture(
     seed: Seed = None,
     device: Device = "cpu",
     dtype: Dtype = "float32",
+    graph: Graph = False,
     trust_remote_code: TrustCode = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted capture.")] = False,
 ) -> None:
@@ -87,7 +90,7 @@ def capture(
     at_least(tokens, 2, "--tokens")
     at_least(requests or 1, 1, "--requests")
     sampling = sampling_of(mode, temperature, top_k, top_p, min_p, seed)
-    models = models_of(target, draft, device, dtype, trust_remote_code)
+    models = models_of(target, draft, device, dtype, graph, trust_remote_code)
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -172,7 +175,7 @@ def sampling_of(
     return Sampling.read("sampling", {"mode": mode} | {key: value for key, value in given.items() if value is not None})
 
 
-def models_of(target: str, draft: str, device: str, dtype: str, trust_remote_code: bool) -> Models:
+def models_of(target: str, draft: str, device: str, dtype: str, graph: bool, trust_remote_code: bool) -> Models:
     """Return the models that the options name."""
     from pearl_sim.models.lm import ModelSettings
 
@@ -185,8 +188,8 @@ def models_of(target: str, draft: str, device: str, dtype: str, trust_remote_cod
             raise InputError(f"--draft {draft}", "must be layers:K with a whole number K, like layers:4")
         name, layers = target, int(draft.removeprefix("layers:"))
     return Models(
-        ModelSettings(target, here, dtype, None, trust_remote_code),
-        ModelSettings(name, there or here, dtype, layers, trust_remote_code),
+        ModelSettings(target, here, dtype, None, trust_remote_code, graph),
+        ModelSettings(name, there or here, dtype, layers, trust_remote_code, graph),
     )
 
 
@@ -194,7 +197,7 @@ def models_of(target: str, draft: str, device: str, dtype: str, trust_remote_cod
 def worker_errors() -> Iterator[None]:
     """Turn a failure on the models' side into a message and exit code 1."""
     from pearl_sim.capture import DivergenceError
-    from pearl_sim.models.drafting import WorkerError
+    from pearl_sim.models.worker import WorkerError
 
     try:
         yield

@@ -18,7 +18,7 @@ from pearl_sim import capture
 from pearl_sim.drivers import real
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
-from pearl_sim.models import drafting
+from pearl_sim.models import cache, worker
 from pearl_sim.models.lm import ModelSettings
 from pearl_sim.models.pair import open_pair
 from pearl_sim.models.sampling import Sampling
@@ -202,7 +202,7 @@ def opened(models):
 
 
 def test_a_draft_that_dies_ends_the_run_and_is_named(models):
-    with opened(models) as pair, pytest.raises(drafting.WorkerError, match=r"draft's process died \(exit code -9\)"):
+    with opened(models) as pair, pytest.raises(worker.WorkerError, match=r"draft's process died \(exit code -9\)"):
         for number, _ in enumerate(
             real.decode(POLICIES["pearl"](2), [1, 2], 200, pair.target, pair.draft, pair.sampling)
         ):
@@ -212,14 +212,14 @@ def test_a_draft_that_dies_ends_the_run_and_is_named(models):
 
 def test_a_draft_that_hangs_ends_the_run_and_is_named(models, monkeypatch):
     with opened(models) as pair:
-        monkeypatch.setattr(drafting, "PATIENCE_S", 0.5)
+        monkeypatch.setattr(worker, "PATIENCE_S", 0.5)
         os.kill(pair.draft._process.pid, signal.SIGSTOP)
-        with pytest.raises(drafting.WorkerError, match=r"has not answered for .* and was ended"):
+        with pytest.raises(worker.WorkerError, match=r"has not answered for .* and was ended"):
             decode(pair, POLICIES["pearl"](2), [1, 2])
 
 
 def test_a_draft_that_fails_tells_why(models):
-    with opened(models) as pair, pytest.raises(drafting.WorkerError, match="the draft's process failed:\n"):
+    with opened(models) as pair, pytest.raises(worker.WorkerError, match="the draft's process failed:\n"):
         pair.draft.begin([100_000], 1, 0, 0, 0)
         pair.draft.finish()
 
@@ -231,3 +231,37 @@ def test_no_process_stays_behind(models):
         raise RuntimeError("anything")
     time.sleep(0.2)
     assert {child.pid for child in children()} - before == set()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_a_draft_in_a_thread_writes_what_one_in_a_process_does(pairs, models, mode):
+    pair = pairs(mode)
+    draft = ModelSettings(str(models / "draft"))
+    thread = worker.DraftThread(draft, MODES[mode], pair.vocabulary)
+    prompt = pair.tokenizer.encode(PROMPTS[0])
+    for policy in (POLICIES["sd"](3), POLICIES["pearl"](3)):
+        by_thread = real.decode(policy, prompt, LIMIT, pair.target, thread, pair.sampling)
+        assert [token for e in by_thread for token in e.tokens] == decode(pair, policy, prompt)[0]
+    with pytest.raises(worker.WorkerError, match="the draft's thread failed"):
+        thread.begin([100_000], 1, 0, 0, 0)
+        thread.finish()
+    thread.close()
+
+
+def test_graph_mode_rolls_its_static_cache_back_to_the_same_tokens(pairs, models, monkeypatch):
+    """Compiled without inductor here, which only makes it slow; the cache and its rollback are the real ones."""
+    monkeypatch.setattr(cache, "_compiled", lambda model: torch.compile(model.forward, backend="eager", dynamic=False))
+    pair = pairs("greedy")
+    static = cache.CachedModel(pair.target.model, pair.vocabulary, graph=True)
+    for text in PROMPTS[:2]:
+        prompt = pair.tokenizer.encode(text)
+        by_graph = real.decode(POLICIES["pearl"](3), prompt, LIMIT, static, pair.draft, pair.sampling)
+        assert [token for e in by_graph for token in e.tokens] == own_text(pair, prompt, LIMIT)
+
+
+def test_a_config_alone_gives_a_model_of_random_weights(models, tmp_path):
+    config = models / "target" / "config.json"
+    settings = ModelSettings(str(config))
+    with open_pair(settings, settings, Sampling()) as pair:
+        tokens, _ = decode(pair, POLICIES["pearl"](2), [65, 66], 8)
+        assert len(tokens) == 8

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from pearl_sim.models.cache import CachedModel
-from pearl_sim.models.drafting import DraftProcess
 from pearl_sim.models.sampling import GUMBEL, TARGET, Sampling, accepted, choose, scores
+from pearl_sim.models.worker import Worker
 from pearl_sim.rules import Frontier, Policy, candidates, plan, settle
 from pearl_sim.timeline import PREFILL, Step
 
@@ -35,7 +35,7 @@ def decode(
     prompt: Sequence[int],
     limit: int,
     target: CachedModel,
-    draft: DraftProcess | None,
+    draft: Worker | None,
     sampling: Sampling,
     request: int = 0,
     stop: Collection[int] = (),

@@ -1,41 +1,52 @@
 """A causal language model with a KV cache that always stands for a known list of tokens.
 
 Rolling back is cropping to the common prefix; nothing is read twice.  What differs between versions of
-transformers is in `_forward_keyword`, and nowhere else.
+transformers is in `_crop` and `_forward_keyword`, and nowhere else.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
+
+COMPILED_SHAPES = 64
+"""How many widths of a forward graph mode may compile: 1 to gamma + 1 are in use."""
 
 
 class CachedModel:
-    """A model and the tokens that its cache holds, batch size 1."""
+    """A model and the tokens that its cache holds, batch size 1.
 
-    def __init__(self, model: Any, vocabulary: int) -> None:
+    In graph mode the cache has a fixed size and every forward but prefill is compiled (on CUDA replayed as a CUDA
+    graph), so that a small draft is not held up by launching its kernels one by one.
+    """
+
+    def __init__(self, model: Any, vocabulary: int, graph: bool = False) -> None:
         """Wrap a transformers causal LM, its cache empty; of its logits, the first `vocabulary` count."""
         self.model = model
-        self._vocabulary = vocabulary
         self.device = model.device
         self.tokens: list[int] = []
-        self._cache = DynamicCache(config=model.config)
+        self.graph = graph
+        self._vocabulary = vocabulary
         self._keyword = _forward_keyword(model)
+        self._forward = _compiled(model) if graph else model.forward
+        self._cache = self._empty()
 
     def reset(self) -> None:
         """Forget every token."""
-        self.tokens = []
-        self._cache = DynamicCache(config=self.model.config)
+        if self.graph:
+            # The compiled forwards know this cache by its address.
+            self.sync([], 0)
+        else:
+            self.tokens = []
+            self._cache = self._empty()
 
     def sync(self, text: Sequence[int], keep: int) -> None:
         """Crop the cache to what it shares with the first `keep` tokens of `text`."""
         shared = common_prefix(self.tokens, text, keep)
-        excess = len(self.tokens) - shared
-        if excess:
-            # transformers crops by a negative number of tokens to remove.
-            self._cache.crop(-excess)
+        if len(self.tokens) > shared:
+            self._crop(len(self.tokens) - shared)
             del self.tokens[shared:]
 
     @torch.inference_mode()
@@ -46,14 +57,33 @@ class CachedModel:
         """
         self.sync(text, len(text) - last)
         fed = list(text[len(self.tokens) :])
-        output = self.model(
+        prefill = not self.tokens
+        forward = self.model.forward if prefill else self._forward
+        if self.graph:
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        output = forward(
             input_ids=torch.tensor([fed], device=self.device),
             use_cache=True,
             logits_to_keep=last,
             **{self._keyword: self._cache},
         )
         self.tokens += fed
-        return output.logits[0, :, : self._vocabulary].float()  # type: ignore[no-any-return]
+        # A CUDA graph writes its next output over this one.
+        return output.logits[0, :, : self._vocabulary].float().clone()  # type: ignore[no-any-return]
+
+    def _empty(self) -> Any:
+        if self.graph:
+            return StaticCache(config=self.model.config, max_cache_len=self.model.config.max_position_embeddings)
+        return DynamicCache(config=self.model.config)
+
+    def _crop(self, excess: int) -> None:
+        if self.graph:
+            # Static layers cannot crop in transformers 5.17; what lies past their length is masked, then overwritten.
+            for layer in self._cache.layers:
+                layer.cumulative_length.sub_(excess)
+        else:
+            # transformers crops by a negative number of tokens to remove.
+            self._cache.crop(-excess)
 
 
 def common_prefix(held: Sequence[int], text: Sequence[int], most: int) -> int:
@@ -65,6 +95,12 @@ def common_prefix(held: Sequence[int], text: Sequence[int], most: int) -> int:
     return next(i for i in range(most) if held[i] != text[i])
 
 
+def _compiled(model: Any) -> Callable[..., Any]:
+    torch._dynamo.config.recompile_limit = COMPILED_SHAPES
+    compiled: Callable[..., Any] = torch.compile(model.forward, mode="reduce-overhead", dynamic=False)
+    return compiled
+
+
 def _forward_keyword(model: Any) -> str:
-    """Return what the forward calls its cache: `cache`, or `past_key_values` before transformers 5.2x renamed it."""
+    """Return what the forward calls its cache: `cache`, or `past_key_values` before transformers renamed it."""
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"

@@ -1,51 +1,17 @@
-"""The draft's side: what writes the tokens, and the process it runs in.
+"""What writes draft tokens: a causal LM, or prompt lookup.  To add a drafter, implement Drafter and name it below."""
 
-The draft works beside the target in a process of its own, with its own cores.  Only token ids cross, and in
-rejection mode the draft's probabilities.
-"""
-
-import multiprocessing
-import os
-import time
-import traceback
-from collections.abc import Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pearl_sim.models.cache import CachedModel, common_prefix
+from pearl_sim.models.cache import CachedModel
 from pearl_sim.models.lm import ModelSettings, load_model
 from pearl_sim.models.sampling import DRAFT, GUMBEL, Sampling, choose, perturbed_argmax, scores
 
 PROMPT_LOOKUP = "prompt-lookup"
 """The name of the draft that needs no model."""
-
-PATIENCE_S = 120.0
-"""A worker that is silent for this long is taken for dead."""
-
-
-class WorkerError(RuntimeError):
-    """The draft's process died, hangs or failed; the message says which."""
-
-
-class Written(NamedTuple):
-    """What the draft wrote in one round: when, which tokens, and (rejection) its log-probabilities [n, vocabulary]."""
-
-    start_ns: int
-    stop_ns: int
-    tokens: list[int]
-    log_q: NDArray[np.float64] | None
-
-
-class Place(NamedTuple):
-    """Where a process runs: which cores it keeps to (none: any), and with how many torch threads."""
-
-    cores: tuple[int, ...]
-    threads: int
 
 
 class Foreseen(NamedTuple):
@@ -175,113 +141,8 @@ def lookup(text: list[int], longest: int = 3) -> int:
     return len(text) - 1
 
 
-class DraftProcess:
-    """A draft in a process of its own; `begin` a piece of work, then `finish` it while the target works too."""
-
-    def __init__(self, settings: ModelSettings, sampling: Sampling, vocabulary: int, place: Place) -> None:
-        """Start the process and wait until its model is loaded; WorkerError if that fails."""
-        context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(
-            target=_serve, args=(theirs, settings, sampling, vocabulary, place), name="draft", daemon=True
-        )
-        self._process.start()
-        theirs.close()
-        self._text: list[int] = []
-        try:
-            self._receive()
-        except WorkerError:
-            self.close()
-            raise
-
-    def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
-        """Return the draft's view of a known text, as Drafter.foresee does."""
-        self._text = []
-        self._send(("foresee", list(text), prompt_tokens, request))
-        foreseen = self._receive()
-        assert isinstance(foreseen, Foreseen)
-        return foreseen
-
-    def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
-        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
-        shared = common_prefix(self._text, text, len(text))
-        self._text[shared:] = text[shared:]
-        self._send(("write", shared, list(text[shared:]), count, request, position, chain))
-
-    def finish(self) -> Written:
-        """Return what was written since `begin`; WorkerError if the process died or does not answer."""
-        written = self._receive()
-        assert isinstance(written, Written)
-        self._text += written.tokens
-        return written
-
-    def close(self) -> None:
-        """End the process; safe to call twice."""
-        self._pipe.close()
-        self._process.join(timeout=2)
-        if self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-
-    def _send(self, message: tuple[object, ...]) -> None:
-        try:
-            self._pipe.send(message)
-        except OSError:
-            raise self._dead() from None
-
-    def _receive(self) -> object:
-        try:
-            if not self._pipe.poll(PATIENCE_S):
-                self._process.kill()
-                raise WorkerError(f"the draft's process has not answered for {PATIENCE_S:.0f} s and was ended")
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionError):
-            raise self._dead() from None
-        if isinstance(answer, str):
-            raise WorkerError(f"the draft's process failed:\n{answer}")
-        return answer
-
-    def _dead(self) -> WorkerError:
-        self._process.join(timeout=2)
-        return WorkerError(f"the draft's process died (exit code {self._process.exitcode})")
-
-
-def settle_in(place: Place) -> None:
-    """Keep this process to its place, as far as the system allows it."""
-    if place.cores and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, place.cores)
-    torch.set_num_threads(place.threads)
-
-
 def make_drafter(settings: ModelSettings, sampling: Sampling, vocabulary: int) -> Drafter:
     """Return the draft that `settings` names: a model, or prompt lookup."""
     if settings.name == PROMPT_LOOKUP:
         return PromptLookup(sampling, vocabulary)
-    return ModelDrafter(CachedModel(load_model(settings), vocabulary), sampling)
-
-
-def _serve(pipe: Connection, settings: ModelSettings, sampling: Sampling, vocabulary: int, place: Place) -> None:
-    """Serve requests until the pipe closes, which also happens when the other process dies."""
-    try:
-        settle_in(place)
-        drafter = make_drafter(settings, sampling, vocabulary)
-        text: list[int] = []
-        pipe.send(True)
-        while True:
-            kind, *message = pipe.recv()
-            if kind == "foresee":
-                pipe.send(drafter.foresee(*message))
-                text = []
-                continue
-            shared, new, count, *place_in_text = message
-            start_ns = time.perf_counter_ns()
-            text[shared:] = new
-            tokens, log_q = drafter.write(text, count, *place_in_text) if count else drafter.read(text)
-            text += tokens
-            stop_ns = time.perf_counter_ns()
-            pipe.send(Written(start_ns, stop_ns, tokens, None if log_q is None else log_q.cpu().numpy()))
-    except (EOFError, KeyboardInterrupt, BrokenPipeError):
-        pass
-    except BaseException:
-        with suppress(OSError):
-            pipe.send(traceback.format_exc(limit=-3))
+    return ModelDrafter(CachedModel(load_model(settings), vocabulary, settings.graph), sampling)

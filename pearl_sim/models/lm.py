@@ -27,8 +27,9 @@ transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
 class ModelSettings(NamedTuple):
     """Which model, where, and how: plain data, so that it can be sent to another process.
 
-    `name` is a directory or a hub name, or "bundled/target", "bundled/draft".  `layers`, if given, keeps only the
-    first so many layers: a layer-skip draft.
+    `name` is a directory or a hub name, or "bundled/target", "bundled/draft", or a config.json, which is given random
+    weights: latency does not depend on them.  `layers`, if given, keeps only the first so many layers: a layer-skip
+    draft.  `graph` compiles the forwards.
     """
 
     name: str
@@ -36,6 +37,7 @@ class ModelSettings(NamedTuple):
     dtype: str = "float32"
     layers: int | None = None
     trust_remote_code: bool = False
+    graph: bool = False
 
 
 class Tokenizer(Protocol):
@@ -85,14 +87,22 @@ def locate(name: str) -> str:
 
 def load_model(settings: ModelSettings) -> Any:
     """Return the model in evaluation mode; InputError says what to do if it cannot be had."""
+    dtype = getattr(torch, settings.dtype)
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            locate(settings.name),
-            dtype=getattr(torch, settings.dtype),
-            use_safetensors=True,
-            trust_remote_code=settings.trust_remote_code,
-            local_files_only=_offline(),
-        )
+        if settings.name.endswith(".json"):
+            torch.manual_seed(0)
+            with torch.device(settings.device):
+                model: Any = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                    _config(settings), dtype=dtype
+                )
+        else:
+            model = AutoModelForCausalLM.from_pretrained(
+                locate(settings.name),
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=settings.trust_remote_code,
+                local_files_only=_offline(),
+            )
     except (OSError, ValueError, ImportError) as error:
         raise InputError(settings.name, _advice(error)) from None
     if settings.layers is not None:
@@ -103,6 +113,8 @@ def load_model(settings: ModelSettings) -> Any:
 def load_tokenizer(settings: ModelSettings) -> Tokenizer:
     """Return the tokenizer that belongs to a model; a directory without one holds a model of bytes."""
     path = Path(locate(settings.name))
+    if path.suffix == ".json":
+        return ByteTokenizer()
     if path.is_dir() and not any((path / file).exists() for file in ("tokenizer.json", "tokenizer_config.json")):
         return ByteTokenizer()
     try:
@@ -116,15 +128,18 @@ def load_tokenizer(settings: ModelSettings) -> Tokenizer:
     return HubTokenizer(found)
 
 
+def _title(name: str, path: Path) -> str:
+    if path.suffix == ".json":
+        return f"{path.name} (random weights)"
+    return path.name if path.is_dir() and not name.startswith("bundled/") else name
+
+
 def vocabulary_size(settings: ModelSettings) -> int:
     """Return how many logits the model has."""
     try:
-        config = AutoConfig.from_pretrained(
-            locate(settings.name), trust_remote_code=settings.trust_remote_code, local_files_only=_offline()
-        )
+        return int(_config(settings).vocab_size)
     except (OSError, ValueError) as error:
         raise InputError(settings.name, _advice(error)) from None
-    return int(config.vocab_size)
 
 
 def stop_tokens(model: Any) -> frozenset[int]:
@@ -149,10 +164,16 @@ def describe(settings: ModelSettings) -> Model:
         with safe_open(file, "pt") as tensors:
             parameters += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
     return Model(
-        id=name if not path.is_dir() or name.startswith("bundled/") else path.name,
+        id=_title(name, path),
         weights_sha256=digest.hexdigest() if weights else None,
         parameters=parameters or None,
         dtype=settings.dtype,
+    )
+
+
+def _config(settings: ModelSettings) -> Any:
+    return AutoConfig.from_pretrained(
+        locate(settings.name), trust_remote_code=settings.trust_remote_code, local_files_only=_offline()
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from pearl_sim.errors import InputError
 from pearl_sim.models.cache import CachedModel
-from pearl_sim.models.drafting import PROMPT_LOOKUP, DraftProcess, Place, settle_in
+from pearl_sim.models.drafting import PROMPT_LOOKUP
 from pearl_sim.models.lm import (
     ModelSettings,
     Tokenizer,
@@ -20,6 +20,7 @@ from pearl_sim.models.lm import (
     vocabulary_size,
 )
 from pearl_sim.models.sampling import Sampling
+from pearl_sim.models.worker import DraftProcess, DraftThread, Place, Worker, settle_in
 
 PROBE = "def draft(target):\n    return 0.25 * target  # caf\u00e9, 数\n"
 
@@ -32,7 +33,7 @@ class Pair:
     draft_settings: ModelSettings
     sampling: Sampling
     target: CachedModel
-    draft: DraftProcess | None
+    draft: Worker | None
     tokenizer: Tokenizer
     stop: frozenset[int]
     context: int
@@ -72,15 +73,20 @@ def open_pair(
     model = load_model(target)
     here, there = _places(target, draft)
     before = Place(tuple(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (), torch.get_num_threads())
-    process = DraftProcess(draft, sampling, vocabulary, there) if with_draft else None
+    worker: Worker | None = None
+    if with_draft:
+        one_gpu = draft.device.startswith("cuda") and draft.device == target.device
+        worker = (
+            DraftThread(draft, sampling, vocabulary) if one_gpu else DraftProcess(draft, sampling, vocabulary, there)
+        )
     settle_in(here)
     try:
         yield Pair(
             target,
             draft,
             sampling,
-            CachedModel(model, vocabulary),
-            process,
+            CachedModel(model, vocabulary, target.graph),
+            worker,
             tokenizer,
             stop_tokens(model),
             context_length(model),
@@ -88,8 +94,8 @@ def open_pair(
             here.threads,
         )
     finally:
-        if process:
-            process.close()
+        if worker:
+            worker.close()
         settle_in(before)
 
 

@@ -1,0 +1,212 @@
+"""Where the draft runs, beside the target: a process with its own cores, or a thread with its own CUDA stream.
+
+Only token ids cross, and in rejection mode the draft's probabilities.  Two processes share one GPU badly (they
+take turns), so there the draft is a thread; everywhere else Python's lock would make a thread wait.
+"""
+
+import multiprocessing
+import os
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from multiprocessing.connection import Connection
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pearl_sim.models.cache import common_prefix
+from pearl_sim.models.drafting import Drafter, Foreseen, make_drafter
+from pearl_sim.models.lm import ModelSettings
+from pearl_sim.models.sampling import Sampling
+
+PATIENCE_S = 120.0
+"""A worker that is silent for this long is taken for dead."""
+
+
+class WorkerError(RuntimeError):
+    """The draft's process died, hangs or failed; the message says which."""
+
+
+class Written(NamedTuple):
+    """What the draft wrote in one round: when, which tokens, and (rejection) its log-probabilities [n, vocabulary]."""
+
+    start_ns: int
+    stop_ns: int
+    tokens: list[int]
+    log_q: NDArray[np.float64] | None
+
+
+class Place(NamedTuple):
+    """Where a process runs: which cores it keeps to (none: any), and with how many torch threads."""
+
+    cores: tuple[int, ...]
+    threads: int
+
+
+class Worker(Protocol):
+    """A draft at work; `begin` a piece of work, then `finish` it while the target works too."""
+
+    def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
+        """Return the draft's view of a known text, as Drafter.foresee does."""
+
+    def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
+        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+
+    def finish(self) -> Written:
+        """Return what was written since `begin`; WorkerError if the draft died, failed or does not answer."""
+
+    def close(self) -> None:
+        """End the worker; safe to call twice."""
+
+
+class DraftProcess:
+    """A draft in a process of its own; a Worker."""
+
+    def __init__(self, settings: ModelSettings, sampling: Sampling, vocabulary: int, place: Place) -> None:
+        """Start the process and wait until its model is loaded; WorkerError if that fails."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_serve, args=(theirs, settings, sampling, vocabulary, place), name="draft", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._text: list[int] = []
+        try:
+            self._receive()
+        except WorkerError:
+            self.close()
+            raise
+
+    def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
+        """Return the draft's view of a known text, as Drafter.foresee does."""
+        self._text = []
+        self._send(("foresee", list(text), prompt_tokens, request))
+        foreseen = self._receive()
+        assert isinstance(foreseen, Foreseen)
+        return foreseen
+
+    def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
+        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+        shared = common_prefix(self._text, text, len(text))
+        self._text[shared:] = text[shared:]
+        self._send(("write", shared, list(text[shared:]), count, request, position, chain))
+
+    def finish(self) -> Written:
+        """Return what was written since `begin`; WorkerError if the process died or does not answer."""
+        written = self._receive()
+        assert isinstance(written, Written)
+        self._text += written.tokens
+        return written
+
+    def close(self) -> None:
+        """End the process; safe to call twice."""
+        self._pipe.close()
+        self._process.join(timeout=2)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def _send(self, message: tuple[object, ...]) -> None:
+        try:
+            self._pipe.send(message)
+        except OSError:
+            raise self._dead() from None
+
+    def _receive(self) -> object:
+        try:
+            if not self._pipe.poll(PATIENCE_S):
+                self._process.kill()
+                raise WorkerError(f"the draft's process has not answered for {PATIENCE_S:.0f} s and was ended")
+            answer = self._pipe.recv()
+        except (EOFError, ConnectionError):
+            raise self._dead() from None
+        if isinstance(answer, str):
+            raise WorkerError(f"the draft's process failed:\n{answer}")
+        return answer
+
+    def _dead(self) -> WorkerError:
+        self._process.join(timeout=2)
+        return WorkerError(f"the draft's process died (exit code {self._process.exitcode})")
+
+
+def settle_in(place: Place) -> None:
+    """Keep this process to its place, as far as the system allows it."""
+    if place.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, place.cores)
+    torch.set_num_threads(place.threads)
+
+
+class DraftThread:
+    """A draft in a thread of this process, on a CUDA stream of its own; a Worker."""
+
+    def __init__(self, settings: ModelSettings, sampling: Sampling, vocabulary: int) -> None:
+        """Load the draft."""
+        self._drafter = make_drafter(settings, sampling, vocabulary)
+        on_gpu = settings.device.startswith("cuda")
+        self._stream = torch.cuda.Stream(settings.device) if on_gpu else None  # type: ignore[no-untyped-call]
+        self._thread = ThreadPoolExecutor(1, "draft")
+        self._answer: Future[Written] | None = None
+
+    def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
+        """Return the draft's view of a known text, as Drafter.foresee does."""
+        return self._thread.submit(self._drafter.foresee, list(text), prompt_tokens, request).result()
+
+    def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
+        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+        self._answer = self._thread.submit(self._write, list(text), count, request, position, chain)
+
+    def finish(self) -> Written:
+        """Return what was written since `begin`; WorkerError if the draft failed or does not answer."""
+        assert self._answer
+        try:
+            return self._answer.result(PATIENCE_S)
+        except TimeoutError:
+            raise WorkerError(f"the draft's thread has not answered for {PATIENCE_S:.0f} s") from None
+        except Exception as error:
+            raise WorkerError(f"the draft's thread failed: {error}") from error
+
+    def close(self) -> None:
+        """End the thread; safe to call twice."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _write(self, text: list[int], count: int, request: int, position: int, chain: int) -> Written:
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext():
+            return _work(self._drafter, text, count, request, position, chain)
+
+
+def _work(drafter: Drafter, text: list[int], count: int, request: int, position: int, chain: int) -> Written:
+    """Return what `drafter` writes after `text`, timed; reading tokens back waits for the device."""
+    start_ns = time.perf_counter_ns()
+    tokens, log_q = drafter.write(text, count, request, position, chain) if count else drafter.read(text)
+    stop_ns = time.perf_counter_ns()
+    return Written(start_ns, stop_ns, tokens, None if log_q is None else log_q.cpu().numpy())
+
+
+def _serve(pipe: Connection, settings: ModelSettings, sampling: Sampling, vocabulary: int, place: Place) -> None:
+    """Serve requests until the pipe closes, which also happens when the other process dies."""
+    try:
+        settle_in(place)
+        drafter = make_drafter(settings, sampling, vocabulary)
+        text: list[int] = []
+        pipe.send(True)
+        while True:
+            kind, *message = pipe.recv()
+            if kind == "foresee":
+                pipe.send(drafter.foresee(*message))
+                text = []
+                continue
+            shared, new, count, *place_in_text = message
+            text[shared:] = new
+            written = _work(drafter, text, count, *place_in_text)
+            text += written.tokens
+            pipe.send(written)
+    except (EOFError, KeyboardInterrupt, BrokenPipeError):
+        pass
+    except BaseException:
+        with suppress(OSError):
+            pipe.send(traceback.format_exc(limit=-3))
