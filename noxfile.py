@@ -1,4 +1,4 @@
-"""The things to run here, each in an environment of its own: simulate, tests, bench, lint, types.
+"""The things to run here, each in an environment of its own: simulate, tests, bench, train_pair, lint, types.
 
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
@@ -38,6 +38,14 @@ def bench(session: nox.Session) -> None:
     session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "bench"))
     Path("results").mkdir(exist_ok=True)
     session.run("pytest", *BENCH, *session.posargs)
+
+
+@nox.session
+def train_pair(session: nox.Session) -> None:
+    """Train the bundled pair anew (over an hour), or with -- --stage evaluate measure it."""
+    session.install(TORCH)
+    session.install("-e", ".[models]")
+    session.run("python", "-m", "pearl_sim.models.train_pair", "--out", "pearl_sim/models/bundled", *session.posargs)
 
 
 @nox.session
