@@ -39,6 +39,9 @@ from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Model, Provenance, Trace, s
 LOOKAHEAD = 32
 """Positions recorded past the limit, so that the last round's outcome is known for any gamma below this."""
 
+WARM_UP = 24
+"""Tokens decoded under each policy before anything is recorded."""
+
 
 class DivergenceError(Exception):
     """The engine and the replay of its own trace disagree; the message shows the first round that does."""
@@ -77,6 +80,9 @@ def capture(
         pair.encode(prompt.text, tokens + max(LOOKAHEAD, 2 * max((p.gamma for p in policies.values()), default=0)))
         for prompt in prompts
     ]
+    for policy in policies.values():
+        # First forwards are slow, and in graph mode compile: they are not what is to be timed.
+        list(decode(policy, encoded[0], min(tokens, WARM_UP), pair.target, pair.draft, pair.sampling))
     for number, prompt in enumerate(encoded):
         file = part / f"{number:05}"
         if not (file / "done").exists():
