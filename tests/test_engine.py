@@ -58,7 +58,7 @@ def pairs(models):
             return open_now[mode, draft][1]
 
         yield get
-        for manager, _ in open_now.values():
+        for manager, _ in reversed(open_now.values()):  # each restores the cores it found
             manager.__exit__(None, None, None)
 
     with opened() as get:

@@ -6,10 +6,15 @@ Safetensors only and no code from a model repository, unless told otherwise; wit
 import hashlib
 import math
 import os
+import socket
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
+from huggingface_hub.constants import ENDPOINT
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
@@ -19,6 +24,8 @@ from pearl_sim.trace import Model
 
 BUNDLED = Path(__file__).parent / "bundled"
 BYTES, BOS, EOS = 256, 256, 257
+
+REACH_S = 3.0
 
 transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
 transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -101,7 +108,7 @@ def load_model(settings: ModelSettings) -> Any:
                 dtype=dtype,
                 use_safetensors=True,
                 trust_remote_code=settings.trust_remote_code,
-                local_files_only=_offline(),
+                local_files_only=_on_disk(settings),
             )
     except (OSError, ValueError, ImportError) as error:
         raise InputError(settings.name, _advice(error)) from None
@@ -121,7 +128,7 @@ def load_tokenizer(settings: ModelSettings) -> Tokenizer:
         found = AutoTokenizer.from_pretrained(
             str(path) if path.is_dir() else settings.name,
             trust_remote_code=settings.trust_remote_code,
-            local_files_only=_offline(),
+            local_files_only=_on_disk(settings),
         )
     except (OSError, ValueError, ImportError) as error:
         raise InputError(settings.name, _advice(error)) from None
@@ -173,7 +180,7 @@ def describe(settings: ModelSettings) -> Model:
 
 def _config(settings: ModelSettings) -> Any:
     return AutoConfig.from_pretrained(
-        locate(settings.name), trust_remote_code=settings.trust_remote_code, local_files_only=_offline()
+        locate(settings.name), trust_remote_code=settings.trust_remote_code, local_files_only=_on_disk(settings)
     )
 
 
@@ -188,8 +195,24 @@ def _keep_layers(model: Any, settings: ModelSettings) -> None:
     model.config.num_hidden_layers = settings.layers
 
 
+def _on_disk(settings: ModelSettings) -> bool:
+    """Return whether only files on this disk may be read: always for a path."""
+    return Path(locate(settings.name)).exists() or _offline()
+
+
+@lru_cache(maxsize=1)
 def _offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes")
+    """Return whether to look on this disk only: as asked, or as the hub is out of reach (its client retries long)."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return True
+    if getproxies():
+        return False
+    hub = urlsplit(ENDPOINT)
+    try:
+        socket.create_connection((hub.hostname, hub.port or 443), timeout=REACH_S).close()
+    except OSError:
+        return True
+    return False
 
 
 def _advice(error: Exception) -> str:
@@ -198,4 +221,4 @@ def _advice(error: Exception) -> str:
         return "needs code from its repository; read that code, then pass --trust-remote-code"
     if "safetensors" in str(error):
         return "has no safetensors weights; convert them first"
-    return f"cannot be loaded ({first}); give a local directory, or a hub name that the network can reach"
+    return f"cannot be loaded ({first}); give a local directory, or a hub name where the hub can be reached"
