@@ -41,11 +41,20 @@ class SharedCost(Settings):
     prefill: Nanoseconds | None = None
     """Time to read the prompt; left out, it follows from the model itself."""
 
-    def _timing(self, draft: Latency, target: Latency, prefill: Callable[[int], tuple[int, int]]) -> Timing:
+    def _timing(
+        self,
+        draft: Latency,
+        target: Latency,
+        prefill: Callable[[int], tuple[int, int]],
+        beside: tuple[Latency, Latency] | None = None,
+    ) -> Timing:
         given = self.prefill
+        draft_beside, target_beside = beside or (draft, target)
         return Timing(
             draft=draft,
             target=target,
+            draft_beside=draft_beside,
+            target_beside=target_beside,
             sync_ns=self.sync,
             overlap_ppm=round((self.contention - 1) * 1_000_000),
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
@@ -181,9 +190,10 @@ class RooflineCost(SharedCost):
 class EmpiricalCost(SharedCost):
     """Latencies resampled from the steps of a trace, so that their spread is simulated too.
 
-    Every size takes one of 256 equally likely quantiles of what was recorded for it.  A size between two
-    recorded ones is interpolated quantile by quantile; draft chains are extrapolated in proportion to their
-    length, since a chain is that many equal forwards; a target forward wider than any recorded is refused.
+    Every size takes one of 256 equally likely quantiles of what was recorded for it, beside the other model in
+    parallel rounds and alone in serial ones; where only one of the two was recorded, it stands for both.  A size
+    between two recorded ones is interpolated quantile by quantile; draft chains are extrapolated in proportion to
+    their length, since a chain is that many equal forwards; a target forward wider than any recorded is refused.
     """
 
     model: Literal["empirical"] = "empirical"
@@ -192,28 +202,44 @@ class EmpiricalCost(SharedCost):
     @model_validator(mode="after")
     def _has_steps(self) -> Self:
         for role in ("draft", "target"):
-            self._recorded(role)
+            self._recorded(role, beside=False)
         return self
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
-        draft, target = self._recorded("draft"), self._recorded("target")
-        if widest(policy) > max(target):
+        alone, beside = (
+            (self._draft_table(policy, overlapped), self._target_table(policy, overlapped))
+            for overlapped in (False, True)
+        )
+        return self._timing(*alone, lambda prompt: self._prefill(beside=policy.gamma > 0), beside)
+
+    def _draft_table(self, policy: Policy, beside: bool) -> Latency:
+        return self._table({0: np.zeros(DRAWS), **self._recorded("draft", beside)}, policy.gamma + 1)
+
+    def _target_table(self, policy: Policy, beside: bool) -> Latency:
+        recorded = self._recorded("target", beside)
+        if widest(policy) > max(recorded):
+            # A width that was recorded only the other way round is better than none.
+            recorded = self._recorded("target", not beside) | recorded
+        if widest(policy) > max(recorded):
             raise InputError(
                 self.trace / "steps.parquet",
-                f"the widest target step recorded has {max(target)} positions; gamma {policy.gamma} needs "
+                f"the widest target step recorded has {max(recorded)} positions; gamma {policy.gamma} needs "
                 f"{widest(policy)}: use a smaller gamma or record wider steps",
             )
-        return self._timing(
-            self._table({0: np.zeros(DRAWS), **draft}, policy.gamma + 1),
-            self._table(target, widest(policy) + 1),
-            self._prefill,
-        )
+        return self._table(recorded, widest(policy) + 1)
 
-    def _recorded(self, role: str) -> dict[int, NDArray[np.float64]]:
+    def _steps(self, role: str, beside: bool, prefill: bool) -> pl.DataFrame:
+        """Return the steps of one role, overlapped or not as asked, or all if there are none such."""
+        is_prefill = pl.col("context") == 0
+        steps = load(self.trace).steps.filter(pl.col("role") == role, is_prefill if prefill else ~is_prefill)
+        as_asked = steps.filter(pl.col("overlapped") == beside)
+        return (as_asked if len(as_asked) else steps).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+
+    def _recorded(self, role: str, beside: bool) -> dict[int, NDArray[np.float64]]:
         """Return {size: its quantiles in ns}, prompts left out."""
         file = self.trace / "steps.parquet"
-        steps = load(self.trace).steps.filter(pl.col("role") == role, pl.col("context") > 0)
+        steps = self._steps(role, beside, prefill=False)
         if steps.is_empty():
             raise InputError(file, f"no {role} steps were recorded; capture or profile some")
         if steps["batch"].n_unique() > 1:
@@ -223,7 +249,7 @@ class EmpiricalCost(SharedCost):
         levels = (np.arange(DRAWS) + 0.5) / DRAWS
         return {
             size: np.quantile(of_size["ns"].to_numpy(), levels)
-            for (size,), of_size in steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns")).group_by("tokens")
+            for (size,), of_size in steps.group_by("tokens")
             if isinstance(size, int)
         }
 
@@ -243,18 +269,12 @@ class EmpiricalCost(SharedCost):
             rows.append(tuple(int(ns) for ns in np.rint(row)))
         return Latency(tuple(rows), (0,) * sizes, (0,) * sizes)
 
-    def _prefill(self, prompt_tokens: int) -> tuple[int, int]:
+    def _prefill(self, beside: bool) -> tuple[int, int]:
         # The trace's own prompts are what is replayed, so their median stands for every prompt length.
-        prefills = (
-            load(self.trace)
-            .steps.filter(pl.col("context") == 0)
-            .with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
-        )
-        medians = {role: of_role["ns"].median() for (role,), of_role in prefills.group_by("role")}
-        found = [medians.get(role) for role in ("draft", "target")]
-        if not all(isinstance(ns, float) for ns in found):
+        medians = [self._steps(role, beside, prefill=True)["ns"].median() for role in ("draft", "target")]
+        if not all(isinstance(median, float) for median in medians):
             raise InputError("cost.prefill", f"{self.trace} has no prefill steps of both models; give a duration")
-        return round(cast(float, found[0])), round(cast(float, found[1]))
+        return round(cast(float, medians[0])), round(cast(float, medians[1]))
 
 
 Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost

@@ -31,8 +31,9 @@ class Latency(NamedTuple):
 class Timing(NamedTuple):
     """The durations of one scenario under one policy.
 
-    draft:         sizes 0..gamma, a chain of that many one-token forwards.
-    target:        sizes 0..widest(policy), one forward over that many positions.
+    draft:         sizes 0..gamma, a chain of that many one-token forwards, while the target waits.
+    target:        sizes 0..widest(policy), one forward over that many positions, while the draft waits.
+    draft_beside, target_beside: the same while the other model runs.
     sync_ns:       paid by every round in which the target checks a draft token: hand-over, sampling, rollback.
     overlap_ppm:   millionths of the overlap by which each model is delayed while the other runs too.
     prefill_ns:    prompt tokens -> (draft, target) time to read the prompt.
@@ -40,6 +41,8 @@ class Timing(NamedTuple):
 
     draft: Latency
     target: Latency
+    draft_beside: Latency
+    target_beside: Latency
     sync_ns: int
     overlap_ppm: int
     prefill_ns: Callable[[int], tuple[int, int]]
@@ -69,11 +72,16 @@ def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> list[tuple
 
 def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> float | None:
     """Return the mean duration of a round over all draws, or None if it depends on context."""
+    together = drafted > 0 and scored > 0
+    used = (
+        (timing.draft_beside if together else timing.draft, drafted),
+        (timing.target_beside if together else timing.target, scored),
+    )
     parts = [
         np.maximum(np.array(latency.base_ns[size]), latency.floor_ns[size]) if size else np.zeros(1, np.int64)
-        for latency, size in ((timing.draft, drafted), (timing.target, scored))
+        for latency, size in used
     ]
-    if any(latency.slope_ps[size] for latency, size in ((timing.draft, drafted), (timing.target, scored)) if size):
+    if any(latency.slope_ps[size] for latency, size in used if size):
         return None
     draft, target = np.meshgrid(*parts, indexing="ij")
     longest = np.maximum(draft, target) + np.minimum(draft, target) * timing.overlap_ppm // 1_000_000

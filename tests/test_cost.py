@@ -1,6 +1,7 @@
 """Every cost model against the arithmetic it stands for."""
 
 import numpy as np
+import polars as pl
 import pytest
 from cases import constant, request, simulated
 from hypothesis import given
@@ -10,11 +11,13 @@ from small_trace import small_trace, steps_table
 
 from pearl_sim.acceptance import generator
 from pearl_sim.cost import DRAWS, AffineCost, AffineForward, ConstantCost, Cost, EmpiricalCost, RooflineCost
+from pearl_sim.drivers.sim import simulate
 from pearl_sim.errors import InputError
+from pearl_sim.judge import Request
 from pearl_sim.policies import POLICIES, autoregressive, pearl, speculative
 from pearl_sim.rules import widest
 from pearl_sim.timing import Latency, Timing, delay_ns, draw_numbers, latency_ns, mean_round_ns
-from pearl_sim.trace import save
+from pearl_sim.trace import STEPS, save
 
 
 def price(latency, size, context=0):
@@ -200,9 +203,8 @@ def test_latency_draws_of_a_round_do_not_depend_on_how_many_rounds_there_are():
 def test_mean_round_time_is_the_mean_over_every_pair_of_draws(draws, ppm):
     drafts, targets = zip(*draws, strict=True)
     idle, flat = (0,) * len(draws), (0, 0)
-    timing = Timing(
-        Latency((idle, drafts), flat, (0, 50)), Latency((idle, targets), flat, flat), 7, ppm, lambda _: (0, 0)
-    )
+    draft, target = Latency((idle, drafts), flat, (0, 50)), Latency((idle, targets), flat, flat)
+    timing = Timing(draft, target, draft, target, 7, ppm, lambda _: (0, 0))
     lasts = [
         max(draft, target) + delay_ns(draft, target, ppm) + 7
         for draft in (max(50, draft) for draft in drafts)
@@ -218,3 +220,27 @@ def test_mean_round_time_is_unknown_where_context_counts():
     timing = AffineCost(draft=AffineForward(base="5 ns"), target=model).timing(pearl(2))
     assert mean_round_ns(timing, 2, 1, True) is None
     assert mean_round_ns(timing, 2, 0, False) == 10
+
+
+def test_empirical_costs_are_those_timed_beside_the_other_model_in_parallel_rounds_only(tmp_path):
+    """Draft of 2: 20 ns alone, 25 beside; target of 1: 100 and 130; of 3 (only alone): 110."""
+    rows = [("draft", 2, 9, 20, False), ("draft", 2, 9, 25, True), ("target", 3, 9, 110, False)]
+    rows += [("target", 1, 9, 100, False), ("target", 1, 9, 130, True), ("target", 2, 9, 140, True)]
+    rows += [("draft", 9, 0, 5, True), ("target", 9, 0, 60, True), ("target", 9, 0, 50, False)]
+    steps = pl.DataFrame(
+        [("run", "first", 0, role, 0, ns, tokens, context, 1, both) for role, tokens, context, ns, both in rows],
+        STEPS,
+        orient="row",
+    )
+    save(small_trace(tmp_path / "trace", steps=steps))
+    cost = EmpiricalCost(trace=tmp_path / "trace")
+    timing = cost.timing(speculative(2))
+    assert (timing.draft.base_ns[2][0], timing.draft_beside.base_ns[2][0]) == (20, 25)
+    assert (timing.target.base_ns[1][0], timing.target_beside.base_ns[1][0]) == (100, 130)
+    assert timing.target.base_ns[3][0] == 110
+    assert timing.prefill_ns(9) == (5, 60)
+    assert cost.timing(autoregressive()).prefill_ns(9)[1] == 50
+    request = Request(1, 4, np.array([0, 0, 0, 0], np.int64))
+    for policy, lasts in ((autoregressive(), {100}), (speculative(2), {20, 110}), (pearl(2), {130})):
+        (timeline,) = simulate(policy, [request], cost.timing(policy), 0)
+        assert {step.stop - step.start for step in timeline[1:]} == lasts

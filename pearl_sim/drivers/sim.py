@@ -83,7 +83,7 @@ def _decode(
     # take place makes no event.
     timeout, record, runs = env.timeout, timeline.append, request.runs.tolist()
     prompt_tokens, limit, _ = request
-    draft, target, sync_ns, overlap_ppm, _ = timing
+    draft, target, draft_beside, target_beside, sync_ns, overlap_ppm, _ = timing
     frontier, chain, number = Frontier(1, 0), 1, 0
     while frontier.verified < limit:
         start = int(env.now)
@@ -92,19 +92,21 @@ def _decode(
         drafted, scored = round
         draft_draw, target_draw = draws[number]
         draft_ns = score_ns = 0
-        if drafted:
-            draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draft_draw)
-        if scored:
-            score_ns = latency_ns(target, scored, prompt_tokens + verified, target_draw)
-        if overlap_ppm and drafted and scored:
-            delay = delay_ns(draft_ns, score_ns, overlap_ppm)
-            draft_ns, score_ns = draft_ns + delay, score_ns + delay
         if drafted and scored:
+            draft_ns = latency_ns(draft_beside, drafted, prompt_tokens + verified + pending, draft_draw)
+            score_ns = latency_ns(target_beside, scored, prompt_tokens + verified, target_draw)
+            if overlap_ppm:
+                delay = delay_ns(draft_ns, score_ns, overlap_ppm)
+                draft_ns, score_ns = draft_ns + delay, score_ns + delay
             drafting, scoring = timeout(draft_ns), timeout(score_ns)
             yield drafting
             yield scoring
+        elif drafted:
+            draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draft_draw)
+            yield timeout(draft_ns)
         else:
-            yield timeout(draft_ns + score_ns)
+            score_ns = latency_ns(target, scored, prompt_tokens + verified, target_draw)
+            yield timeout(score_ns)
 
         if pending == 0:
             chain = verified
