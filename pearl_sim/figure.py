@@ -98,7 +98,7 @@ def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> 
         axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, labelOverlap="greedy"),
         scale=alt.Scale(type="log" if _geometric(values) else "linear", nice=False, padding=8),
     )
-    y = alt.Y("simulated:Q", title=_title(measure), scale=alt.Scale(zero=False))
+    y = alt.Y("simulated:Q", title=_title(measure), scale=alt.Scale(zero=False), axis=alt.Axis(grid=True))
     details = [_field(key) for key in keys]
     tooltip = [
         "policy",
