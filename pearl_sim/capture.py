@@ -6,12 +6,15 @@ interrupted capture goes on where it stopped.
 """
 
 import datetime
+import hashlib
 import json
+import math
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,21 +26,23 @@ import transformers
 from pearl_sim import __version__
 from pearl_sim.acceptance import runs_of
 from pearl_sim.cost import ConstantCost
-from pearl_sim.drivers.real import decode
+from pearl_sim.drivers.real import Emitted, decode
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request, Runs
-from pearl_sim.models.drafting import PROMPT_LOOKUP
 from pearl_sim.models.lm import describe
 from pearl_sim.models.pair import Pair
-from pearl_sim.models.sampling import ACCEPT, GUMBEL, TARGET, choose, key, scores, uniform
+from pearl_sim.models.sampling import ACCEPT, GUMBEL, TARGET, contest, key, scores, uniform
 from pearl_sim.prompts import Prompt
-from pearl_sim.rules import Policy
+from pearl_sim.rules import Policy, widest
 from pearl_sim.timeline import Step
-from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Model, Provenance, Trace, save
+from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Provenance, Trace, save
 
 LOOKAHEAD = 32
-"""Positions recorded past the limit, so that the last round's outcome is known for any gamma below this."""
+"""Positions recorded past the limit at least, so that the last round's outcome is known for any gamma below this."""
+
+NEAR_TIE = 1e-3
+"""A top-2 margin of the target below which float32 may choose either token, as forwards of other widths do."""
 
 WARM_UP = 24
 """Tokens decoded under each policy before anything is recorded."""
@@ -48,7 +53,10 @@ class DivergenceError(Exception):
 
 
 class Text(NamedTuple):
-    """What the target writes after a prompt, LOOKAHEAD tokens past its end."""
+    """What the target writes after a prompt, `lookahead` tokens past its end.
+
+    margins: by how much each token won over the next best, in logits (greedy) or in log p plus noise.
+    """
 
     tokens: list[int]
     margins: list[float]
@@ -74,24 +82,29 @@ def capture(
     earlier interrupted capture does and `resume` is false or its settings differ.
     """
     part = out.parent / f".{out.name}.part"
-    settings = {"command": command.replace(" --resume", ""), "tokens": tokens, "prompts": [p.text for p in prompts]}
-    _begin(out, part, settings, resume)
-    encoded = [
-        pair.encode(prompt.text, tokens + max(LOOKAHEAD, 2 * max((p.gamma for p in policies.values()), default=0)))
-        for prompt in prompts
-    ]
+    lookahead = max([LOOKAHEAD, *(2 * policy.gamma + 1 for policy in policies.values())])
+    encoded = [pair.encode(prompt.text, tokens + lookahead) for prompt in prompts]
+    models = [describe(settings).model_dump() for settings in (pair.target_settings, pair.draft_settings)]
+    plan = {
+        "models": [*models, pair.draft_settings.layers],
+        "sampling": pair.sampling.model_dump(),
+        "policies": {name: list(policy) for name, policy in policies.items()},
+        "tokens": tokens,
+        "prompts": [prompt.text for prompt in prompts],
+    }
+    _begin(out, part, plan, resume)
     for policy in policies.values():
         # First forwards are slow, and in graph mode compile: they are not what is to be timed.
         list(decode(policy, encoded[0], min(tokens, WARM_UP), pair.target, pair.draft, pair.sampling))
     for number, prompt in enumerate(encoded):
         file = part / f"{number:05}"
         if not (file / "done").exists():
-            record(pair, prompt, number, prompts[number].category, tokens, policies, file)
+            record(pair, prompt, number, prompts[number].category, tokens, lookahead, policies, file)
         on_request(number, pl.scan_parquet(file / "tokens.parquet").select(pl.len()).collect().item())
     finished = [part / f"{number:05}" for number in range(len(prompts))]
     trace = Trace(
         out,
-        _provenance(pair, command, len(prompts)),
+        _provenance(pair, command, prompts, sum(int((file / "done").read_text()) for file in finished)),
         *(pl.concat([pl.read_parquet(file / f"{table}.parquet") for file in finished]) for table in TABLES),
     )
     save(trace)
@@ -108,12 +121,13 @@ def record(
     number: int,
     category: str | None,
     tokens: int,
+    lookahead: int,
     policies: Mapping[str, Policy],
     directory: Path,
 ) -> None:
-    """Write one request's share of the trace into `directory`, "done" last."""
-    name = f"{number:05}"
-    text = write_text(pair, prompt, number, tokens)
+    """Write one request's share of the trace into `directory`; last "done", with how many runs met a near tie."""
+    name, near_ties = f"{number:05}", 0
+    text = write_text(pair, prompt, number, tokens, lookahead)
     draft_tokens, runs, alpha = foresee(pair, prompt, text, number)
     kept = text.output_tokens
     rows: dict[str, list[tuple[object, ...]]] = {
@@ -128,29 +142,30 @@ def record(
     for source, policy in policies.items():
         emitted = list(decode(policy, prompt, kept, pair.target, pair.draft, pair.sampling, number, pair.stop))
         if pair.sampling.mode != "rejection":
-            hold_to_replay(policy, request, [e.step for e in emitted], text, source)
+            replayed = hold_to_replay(policy, request, emitted, text, source, pair.target_settings.dtype)
+            near_ties += not replayed
         rows["steps"] += step_rows([e.step for e in emitted], source, name, len(prompt))
     directory.mkdir(parents=True, exist_ok=True)
     for table, schema in TABLES.items():
         pl.DataFrame(rows[table], schema, orient="row").write_parquet(directory / f"{table}.parquet")
-    (directory / "done").touch()
+    (directory / "done").write_text(str(near_ties))
 
 
-def write_text(pair: Pair, prompt: list[int], number: int, tokens: int) -> Text:
-    """Return the target's own text, one token a forward, to LOOKAHEAD past `tokens` or its first stop token."""
+def write_text(pair: Pair, prompt: list[int], number: int, tokens: int, lookahead: int = LOOKAHEAD) -> Text:
+    """Return the target's own text, one token a forward, to `lookahead` past `tokens` or its first stop token."""
     stream = TARGET if pair.sampling.mode == "rejection" else GUMBEL
     written: list[int] = []
     margins: list[float] = []
     log_p = []
     pair.target.reset()
     end = tokens
-    while len(written) < end + LOOKAHEAD:
+    while len(written) < end + lookahead:
         logits = pair.target.logits(prompt + written, 1)
-        top = torch.topk(logits[0], 2).values
-        margins.append(float(top[0] - top[1]))
+        best = torch.topk(contest(logits, pair.sampling, number, len(written), stream)[0], 2)
+        margins.append(float(best.values[0] - best.values[1]))
         if pair.sampling.mode != "greedy":
             log_p.append(scores(logits, pair.sampling).cpu())
-        written += choose(logits, pair.sampling, number, len(written), stream)
+        written.append(int(best.indices[0]))
         if end == tokens and written[-1] in pair.stop and len(written) <= tokens:
             end = len(written)
     finish = "stop" if written[end - 1] in pair.stop else "length"
@@ -164,32 +179,44 @@ def foresee(pair: Pair, prompt: list[int], text: Text, number: int) -> tuple[lis
     alpha = None
     if text.log_p is not None and seen.log_q is not None:
         alpha = np.minimum(np.exp(text.log_p.numpy()), np.exp(seen.log_q)).sum(axis=1)
-    if pair.sampling.mode == "rejection":
-        # Another run of the policy writes another text; along this one, what counts is how likely acceptance is.
-        assert alpha is not None
-        luck = np.array([uniform(key(pair.sampling.seed, number, i, ACCEPT)) for i in range(len(alpha))])
-        runs = runs_of(luck < alpha)
-    elif seen.runs is not None:
+    if seen.runs is not None:
         runs = np.array(seen.runs, np.int64)
+    elif pair.sampling.mode == "rejection":
+        # Given that x was written, it had been drafted and accepted with probability min(p, q) / p at x.
+        assert text.log_p is not None and seen.log_q is not None
+        here = np.arange(len(text.tokens)), np.array(text.tokens)
+        luck = np.array([uniform(key(pair.sampling.seed, number, i, ACCEPT)) for i in range(len(text.tokens))])
+        runs = runs_of(np.log(luck) < seen.log_q[here] - text.log_p.numpy()[here])
     else:
         runs = runs_of(np.array(seen.tokens) == np.array(text.tokens))
     return seen.tokens, runs, None if alpha is None else [min(1.0, a) for a in alpha.tolist()]
 
 
-def hold_to_replay(policy: Policy, request: Request, steps: Sequence[Step], text: Text, source: str) -> None:
-    """Raise DivergenceError at the first round in which the engine did not do what replay of its trace does."""
+def hold_to_replay(
+    policy: Policy, request: Request, emitted: Sequence[Emitted], text: Text, source: str, dtype: str = "float32"
+) -> bool:
+    """Return whether the engine did in every round what replay of its trace does, and wrote the target's text.
+
+    Where it did not and a near tie explains it (any, in half precision), return False; else raise DivergenceError
+    with the first round that differs.
+    """
     cost = ConstantCost(draft="1 ns", target="1 ns")  # type: ignore[arg-type]
     (replayed,) = simulate(policy, [request], cost.timing(policy), 0)
-    for number in range(max(len(steps), len(replayed))):
-        sides = [timeline[number][4:] if number < len(timeline) else None for timeline in (steps, replayed)]
-        if sides[0] != sides[1]:
-            frontier = steps[min(number, len(steps) - 1)].frontier
-            near = text.margins[frontier.verified : frontier.verified + max(policy.gamma, 1) + 1]
-            raise DivergenceError(
-                f"{source}, round {number}: the engine did {sides[0]}, replay {sides[1]}; smallest top-2 margin of the "
-                f"target among the positions scored there: {min(near, default=float('nan')):.3g} "
-                "(a near tie can flip between one-token and wider forwards; anything else is a defect)"
-            )
+    steps = [e.step for e in emitted]
+    written = [token for e in emitted for token in e.tokens]
+    if [step[4:] for step in steps] == [step[4:] for step in replayed] and written == text.tokens[: request.limit]:
+        return True
+    pairs = enumerate(zip_longest(steps, replayed))
+    number = next((n for n, (real, sim) in pairs if not (real and sim and real[4:] == sim[4:])), len(steps) - 1)
+    sides = [timeline[number][4:] if number < len(timeline) else None for timeline in (steps, replayed)]
+    frontier = steps[min(number, len(steps) - 1)].frontier
+    margin = min(text.margins[frontier.verified : frontier.verified + widest(policy)], default=math.inf)
+    if dtype != "float32" or margin < NEAR_TIE:
+        return False
+    raise DivergenceError(
+        f"{source}, round {number}: the engine did {sides[0]}, replay {sides[1]}; the target's smallest top-2 margin "
+        f"among the positions scored there is {margin:.3g}, so no near tie explains it"
+    )
 
 
 def step_rows(steps: Sequence[Step], source: str, request: str, prompt_tokens: int) -> list[tuple[object, ...]]:
@@ -209,32 +236,36 @@ def step_rows(steps: Sequence[Step], source: str, request: str, prompt_tokens: i
     return rows
 
 
-def _begin(out: Path, part: Path, settings: dict[str, object], resume: bool) -> None:
+def _begin(out: Path, part: Path, plan: dict[str, object], resume: bool) -> None:
     if out.exists():
         raise InputError(out, "exists already; choose another name or remove it")
-    plan = part / "plan.json"
-    if plan.exists():
+    file, planned = part / "plan.json", json.dumps(plan)
+    if file.exists():
         if not resume:
             raise InputError(part, "holds an interrupted capture; go on with --resume, or remove it")
-        if json.loads(plan.read_text(encoding="utf-8")) != settings:
+        if file.read_text(encoding="utf-8") != planned:
             raise InputError(part, "holds an interrupted capture with other settings; remove it to start anew")
+        return
     part.mkdir(parents=True, exist_ok=True)
-    plan.write_text(json.dumps(settings), encoding="utf-8")
+    file.write_text(planned, encoding="utf-8")
 
 
-def _provenance(pair: Pair, command: str, prompts: int) -> Provenance:
-    lookup = pair.draft_settings.name == PROMPT_LOOKUP
+def _provenance(pair: Pair, command: str, prompts: Sequence[Prompt], near_ties: int) -> Provenance:
     notes = []
     if pair.draft_settings.layers is not None:
         notes.append(f"the draft is the first {pair.draft_settings.layers} layers of its model")
     if pair.sampling.mode == "rejection":
-        notes.append("run is drawn with probability alpha at each position: replay is exact in distribution only")
+        notes.append(
+            "run is drawn, given the written token, as acceptance would be: replay is exact in distribution only"
+        )
+    if near_ties:
+        notes.append(f"{near_ties} of the timed runs left the replay of the trace at a near tie of the target")
     return Provenance(
         source="captured",
         created=datetime.date.today().isoformat(),
         command=command,
         target=describe(pair.target_settings),
-        draft=Model(id=PROMPT_LOOKUP) if lookup else describe(pair.draft_settings),
+        draft=describe(pair.draft_settings),
         device=_device(pair.target_settings.device),
         software={
             "pearl_sim": __version__,
@@ -246,7 +277,7 @@ def _provenance(pair: Pair, command: str, prompts: int) -> Provenance:
         execution="graph" if pair.target.graph else "eager",
         sampling={"mode": "greedy"} if pair.sampling.mode == "greedy" else pair.sampling.model_dump(exclude_none=True),
         seed=None if pair.sampling.mode == "greedy" else pair.sampling.seed,
-        prompts=f"{prompts} prompts",
+        prompts=f"{len(prompts)} prompts (sha256 {hashlib.sha256(repr(prompts).encode()).hexdigest()})",
         git_commit=_git_commit(),
         notes=tuple(notes),
     )

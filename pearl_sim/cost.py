@@ -32,8 +32,8 @@ Count = Annotated[int, Field(ge=1)]
 class SharedCost(Settings):
     """What every cost model has beside its two latencies."""
 
-    sync: Nanoseconds = 0
-    """Added to every round in which the target checks draft tokens."""
+    sync: Nanoseconds | None = None
+    """Added to every round in which the target checks draft tokens; left out, none, or what a trace shows."""
 
     contention: Annotated[float, Field(ge=1, le=100)] = 1.0
     """How many times slower each model runs while the other runs too (1: a device each; 2: time slices of one)."""
@@ -55,10 +55,13 @@ class SharedCost(Settings):
             target=target,
             draft_beside=draft_beside,
             target_beside=target_beside,
-            sync_ns=self.sync,
+            sync_ns=self._sync() if self.sync is None else self.sync,
             overlap_ppm=round((self.contention - 1) * 1_000_000),
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
         )
+
+    def _sync(self) -> int:
+        return 0
 
 
 class ConstantCost(SharedCost):
@@ -268,6 +271,24 @@ class EmpiricalCost(SharedCost):
                 row = recorded[below] * (1 - share) + recorded[above] * share
             rows.append(tuple(int(ns) for ns in np.rint(row)))
         return Latency(tuple(rows), (0,) * sizes, (0,) * sizes)
+
+    def _sync(self) -> int:
+        """Return the mean hand-over of the recorded rounds: what they lasted beyond their longest step."""
+        steps = load(self.trace).steps.filter(pl.col("context") > 0)
+        rounds = (
+            steps.group_by("source", "request", "round")
+            .agg(
+                start=pl.col("start_ns").min(),
+                longest=(pl.col("stop_ns") - pl.col("start_ns")).max(),
+                scored=(pl.col("role") == "target").any(),
+            )
+            .sort("source", "request", "round")
+        )
+        rounds = rounds.with_columns(lasted=pl.col("start").shift(-1).over("source", "request") - pl.col("start"))
+        speculative = steps.filter(pl.col("role") == "draft")["source"].unique()
+        rounds = rounds.filter(pl.col("source").is_in(speculative.implode()), pl.col("lasted").is_not_null())
+        checks = int(rounds["scored"].sum())
+        return max(0, round((rounds["lasted"] - rounds["longest"]).sum() / checks)) if checks else 0
 
     def _prefill(self, beside: bool) -> tuple[int, int]:
         # The trace's own prompts are what is replayed, so their median stands for every prompt length.

@@ -19,7 +19,7 @@ class Prompt(NamedTuple):
 def read(file: Path) -> list[Prompt]:
     """Return the prompts of a file, of turns the first; InputError names file and line."""
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise InputError(file, "no such file of prompts") from None
     except (OSError, UnicodeDecodeError) as error:

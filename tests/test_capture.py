@@ -16,6 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra: models")
 import tiny_pair
 
 from pearl_sim import capture, prompts
+from pearl_sim.drivers.real import decode
 from pearl_sim.errors import InputError
 from pearl_sim.models.lm import ModelSettings
 from pearl_sim.models.pair import open_pair
@@ -107,6 +108,35 @@ def test_an_interrupted_capture_goes_on_where_it_stopped_and_equals_one_in_one_p
     assert resumed.tokens.equals(at_once.tokens)
     assert [entry.name for entry in tmp_path.iterdir()].count("trace") == 1
     assert not list(tmp_path.glob(".*"))
+
+
+def test_a_gamma_above_the_usual_lookahead_is_replayed_too(models, tmp_path):
+    """The target as its own draft accepts everything, so the last round reaches far past the limit."""
+    with opened(models, draft=ModelSettings(str(models / "target"))) as pair:
+        recorded(pair, tmp_path / "trace", policies={"sd-40": speculative(40)}, tokens=8)
+
+
+def test_a_prompt_that_is_too_long_leaves_nothing_behind(models, tmp_path):
+    with opened(models) as pair, pytest.raises(InputError, match="prompt: has 301 tokens"):
+        recorded(pair, tmp_path / "trace", prompts=[prompts.Prompt("x" * 300, None)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_carry_the_times_sizes_and_contexts_of_their_rounds(models):
+    with opened(models) as pair:
+        prompt = pair.tokenizer.encode("import os")
+        steps = [e.step for e in decode(pearl(2), prompt, 12, pair.target, pair.draft, pair.sampling)]
+    rows = {(row[2], row[3]): row for row in capture.step_rows(steps, "pearl-2", "r", len(prompt))}
+    for number, step in enumerate(steps):
+        draft, target = rows[number, "draft"], rows[number, "target"]
+        assert (draft[4], draft[5] - draft[4]) == (step.start, step.draft_ns)
+        assert (target[4], target[5] - target[4]) == (step.start, step.score_ns)
+        if number:
+            verified, pending = step.frontier
+            assert draft[6:8] == (2, len(prompt) + verified + pending)
+            assert target[6:8] == (step.round.score, len(prompt) + verified)
+        else:
+            assert draft[6:8] == target[6:8] == (len(prompt), 0)
 
 
 def test_an_existing_trace_is_not_overwritten(models, tmp_path):

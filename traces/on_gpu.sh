@@ -13,7 +13,7 @@ if [[ ${DRY_RUN:-} ]]; then
   device=cpu few=(--requests 1 --tokens 16 --gammas 2) few_large=("${few[@]}") graph=() dtype=float32
   large=(--target bundled/target --draft bundled/draft)
 else
-  few=(--tokens 128 --gammas 2,4,8) few_large=(--requests 4 --tokens 64 --gammas 2,4,8,16) graph=(--graph) dtype=bfloat16
+  few=(--requests 10 --tokens 128 --gammas 2,4,8) few_large=(--requests 1 --tokens 48 --gammas 4,8) graph=(--graph) dtype=bfloat16
   large=(--target "$here/shapes/7b.json" --draft "$here/shapes/0.5b.json")
 fi
 policies=(--policies ar,sd,pearl,pearl-no-pre,pearl-no-post)

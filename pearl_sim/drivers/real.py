@@ -60,9 +60,9 @@ def decode(
     draft_ns = reading.stop_ns - reading.start_ns if reading else 0
     yield Emitted(Step(start, clock(), draft_ns, score_ns, *PREFILL, 0), text[base:])
 
-    frontier, chain = Frontier(1, 0), 1
+    frontier, chain, stopped = Frontier(1, 0), 1, text[base] in stop
     log_q: list[NDArray[np.float64]] = []  # of the pending drafts, one row each (rejection only)
-    while frontier.verified < limit and text[base + frontier.verified - 1] not in stop:
+    while frontier.verified < limit and not stopped:
         start = clock()
         verified, pending = frontier
         if pending == 0:
@@ -92,23 +92,20 @@ def decode(
                 log_q.clear()
             del log_q[:count]
         settled = settle(frontier, todo, count)
-        yield Emitted(
-            Step(start, clock(), draft_ns, score_ns, frontier, todo, count),
-            _cut(text[base + verified : base + min(settled.verified, limit)], stop),
-        )
+        new = _cut(text[base + verified : base + min(settled.verified, limit)], stop)
+        stopped = bool(new) and new[-1] in stop
+        yield Emitted(Step(start, clock(), draft_ns, score_ns, frontier, todo, count), new)
         frontier = settled
-        if any(token in stop for token in text[base + verified : base + settled.verified]):
-            return
 
 
 def judge(logits: torch.Tensor, sampling: Sampling, request: int, position: int) -> Verdict:
     """Return the target's verdict on drafts from output position `position`, given its logits [score, vocabulary]."""
     if sampling.mode == "rejection":
-        log_p = scores(logits, sampling)
+        log_p = scores(logits, sampling).cpu()  # waits for the device: the forward's time is known then
 
         def by_rejection(proposed: Sequence[int], log_q: NDArray[np.float64] | None) -> tuple[int, int]:
             q = torch.zeros(0, log_p.shape[1]) if log_q is None else torch.from_numpy(log_q)
-            return accepted(log_p.cpu()[: len(proposed) + 1], q, proposed, sampling, request, position)
+            return accepted(log_p[: len(proposed) + 1], q, proposed, sampling, request, position)
 
         return by_rejection
     own = choose(logits, sampling, request, position)

@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 from transformers import DynamicCache, StaticCache
+
+from pearl_sim.errors import InputError
+
+GRAPH_CONTEXT = 2048
+"""Tokens that graph mode's cache holds: every forward pays for all of it."""
 
 COMPILED_SHAPES = 64
 """How many widths of a forward graph mode may compile: 1 to gamma + 1 are in use."""
@@ -23,7 +29,11 @@ class CachedModel:
     """
 
     def __init__(self, model: Any, vocabulary: int, graph: bool = False) -> None:
-        """Wrap a transformers causal LM, its cache empty; of its logits, the first `vocabulary` count."""
+        """Wrap a transformers causal LM, its cache empty; logits are cut or filled up to `vocabulary`.
+
+        InputError if the model's cache cannot be rolled back.
+        """
+        _check_rollback(model, graph)
         self.model = model
         self.device = model.device
         self.tokens: list[int] = []
@@ -35,11 +45,12 @@ class CachedModel:
 
     def reset(self) -> None:
         """Forget every token."""
+        self.tokens = []
         if self.graph:
             # The compiled forwards know this cache by its address.
-            self.sync([], 0)
+            for layer in self._cache.layers:
+                layer.cumulative_length.zero_()
         else:
-            self.tokens = []
             self._cache = self._empty()
 
     def sync(self, text: Sequence[int], keep: int) -> None:
@@ -69,12 +80,16 @@ class CachedModel:
         )
         self.tokens += fed
         # A CUDA graph writes its next output over this one.
-        return output.logits[0, :, : self._vocabulary].float().clone()  # type: ignore[no-any-return]
+        logits: torch.Tensor = output.logits[0, :, : self._vocabulary].float().clone()
+        # Families pad their vocabularies to different sizes; what a draft does not have it never writes.
+        return pad(logits, (0, self._vocabulary - logits.shape[1]), value=-torch.inf)
 
     def _empty(self) -> Any:
         if self.graph:
-            return StaticCache(config=self.model.config, max_cache_len=self.model.config.max_position_embeddings)
-        return DynamicCache(config=self.model.config)
+            return StaticCache(config=self.model.config, max_cache_len=GRAPH_CONTEXT)
+        # Without the config every layer keeps all it has read, so that any rollback is possible; a sliding window is
+        # still applied by the mask.
+        return DynamicCache()
 
     def _crop(self, excess: int) -> None:
         if self.graph:
@@ -89,10 +104,21 @@ class CachedModel:
 def common_prefix(held: Sequence[int], text: Sequence[int], most: int) -> int:
     """Return how many tokens `held` and `text` share at their beginning, at most `most`."""
     most = min(most, len(held), len(text))
-    # Nearly always only the end differs, so look there first.
-    if held[:most] == text[:most]:
-        return most
-    return next(i for i in range(most) if held[i] != text[i])
+    # Nearly always only the end differs, so look from there.
+    while held[:most] != text[:most]:
+        most -= 1
+    return most
+
+
+def _check_rollback(model: Any, graph: bool) -> None:
+    kinds = {type(layer).__name__ for layer in DynamicCache(config=model.config).layers}
+    possible = {"DynamicLayer"} if graph else {"DynamicLayer", "DynamicSlidingWindowLayer"}
+    if kinds - possible:
+        raise InputError(
+            model.name_or_path or type(model).__name__,
+            f"has cache layers that cannot be rolled back{' in graph mode' if graph else ''}: "
+            f"{', '.join(sorted(kinds - possible))}",
+        )
 
 
 def _compiled(model: Any) -> Callable[..., Any]:

@@ -56,7 +56,7 @@ class ModelDrafter:
     def read(self, text: list[int]) -> tuple[list[int], None]:
         """Fill the cache with a prompt; writes nothing."""
         self._model.reset()
-        self._model.logits(text, 1)
+        self._model.logits(text, 1).cpu()  # waits for the device
         return [], None
 
     def write(

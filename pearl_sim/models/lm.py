@@ -15,16 +15,18 @@ from urllib.request import getproxies
 
 import torch
 from huggingface_hub.constants import ENDPOINT
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from pearl_sim.errors import InputError
+from pearl_sim.models.cache import GRAPH_CONTEXT
 from pearl_sim.trace import Model
 
 BUNDLED = Path(__file__).parent / "bundled"
 BYTES, BOS, EOS = 256, 256, 257
 
+MARKS = 3
 REACH_S = 3.0
 
 transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -56,6 +58,9 @@ class Tokenizer(Protocol):
     def decode(self, tokens: list[int]) -> str:
         """Return the text of output tokens."""
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return every token by its text; two models can work together if theirs are equal."""
+
 
 class ByteTokenizer:
     """The bundled pair's tokenizer: a token is a byte; BOS 256, EOS 257."""
@@ -67,6 +72,10 @@ class ByteTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of the tokens that are bytes; a byte sequence that is no UTF-8 shows as U+FFFD."""
         return bytes(token for token in tokens if token < BYTES).decode(errors="replace")
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the bytes."""
+        return {chr(byte): byte for byte in range(BYTES)}
 
 
 class HubTokenizer:
@@ -83,6 +92,10 @@ class HubTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of the tokens, special ones left out."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return every token by its text."""
+        return dict(self._tokenizer.get_vocab())
 
 
 def locate(name: str) -> str:
@@ -110,7 +123,7 @@ def load_model(settings: ModelSettings) -> Any:
                 trust_remote_code=settings.trust_remote_code,
                 local_files_only=_on_disk(settings),
             )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise InputError(settings.name, _advice(error)) from None
     if settings.layers is not None:
         _keep_layers(model, settings)
@@ -120,9 +133,9 @@ def load_model(settings: ModelSettings) -> Any:
 def load_tokenizer(settings: ModelSettings) -> Tokenizer:
     """Return the tokenizer that belongs to a model; a directory without one holds a model of bytes."""
     path = Path(locate(settings.name))
-    if path.suffix == ".json":
-        return ByteTokenizer()
-    if path.is_dir() and not any((path / file).exists() for file in ("tokenizer.json", "tokenizer_config.json")):
+    if path.suffix == ".json" or (path.is_dir() and not list(path.glob("tokenizer*"))):
+        if path.is_dir() and vocabulary_size(settings) > BYTES + MARKS:
+            raise InputError(settings.name, "has no tokenizer files, and too large a vocabulary to be a model of bytes")
         return ByteTokenizer()
     try:
         found = AutoTokenizer.from_pretrained(
@@ -130,7 +143,7 @@ def load_tokenizer(settings: ModelSettings) -> Tokenizer:
             trust_remote_code=settings.trust_remote_code,
             local_files_only=_on_disk(settings),
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise InputError(settings.name, _advice(error)) from None
     return HubTokenizer(found)
 
@@ -145,7 +158,7 @@ def vocabulary_size(settings: ModelSettings) -> int:
     """Return how many logits the model has."""
     try:
         return int(_config(settings).vocab_size)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, AttributeError) as error:
         raise InputError(settings.name, _advice(error)) from None
 
 
@@ -156,9 +169,30 @@ def stop_tokens(model: Any) -> frozenset[int]:
     return frozenset(eos if isinstance(eos, list) else [] if eos is None else [eos])
 
 
-def context_length(model: Any) -> int:
-    """Return how many tokens the model can read."""
-    return int(model.config.max_position_embeddings)
+def context_length(settings: ModelSettings) -> int:
+    """Return how many tokens the model can read; graph mode's cache may hold fewer."""
+    try:
+        longest = int(_config(settings).max_position_embeddings)
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(settings.name, _advice(error)) from None
+    return min(longest, GRAPH_CONTEXT) if settings.graph else longest
+
+
+def check_device(settings: ModelSettings) -> None:
+    """Raise InputError if the model's device is none, or not on this machine."""
+    try:
+        device = torch.device(settings.device)
+    except RuntimeError:
+        raise InputError(f"device {settings.device!r}", "must be cpu, cuda or cuda:N") from None
+    found = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= found:
+        raise InputError(f"device {settings.device!r}", f"is not there: torch finds {found} CUDA devices")
+
+
+def same_device(one: ModelSettings, other: ModelSettings) -> bool:
+    """Return whether two models share a device; "cuda" is "cuda:0"."""
+    first, second = torch.device(one.device), torch.device(other.device)
+    return first.type == second.type and (first.index or 0) == (second.index or 0)
 
 
 def describe(settings: ModelSettings) -> Model:

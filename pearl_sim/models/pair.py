@@ -13,16 +13,16 @@ from pearl_sim.models.drafting import PROMPT_LOOKUP
 from pearl_sim.models.lm import (
     ModelSettings,
     Tokenizer,
+    check_device,
     context_length,
     load_model,
     load_tokenizer,
+    same_device,
     stop_tokens,
     vocabulary_size,
 )
 from pearl_sim.models.sampling import Sampling
 from pearl_sim.models.worker import DraftProcess, DraftThread, Place, Worker, settle_in
-
-PROBE = "def draft(target):\n    return 0.25 * target  # caf\u00e9, 数\n"
 
 
 @dataclass(frozen=True)
@@ -63,36 +63,29 @@ def open_pair(
     InputError if a model cannot be loaded or the two do not share a tokenizer; WorkerError if the draft's process
     fails.
     """
-    tokenizer = load_tokenizer(target)
-    vocabulary = vocabulary_size(target)
+    for settings in (target, draft):
+        check_device(settings)
+    tokenizer, vocabulary, context = load_tokenizer(target), vocabulary_size(target), context_length(target)
     if with_draft and draft.name != PROMPT_LOOKUP:
-        if load_tokenizer(draft).encode(PROBE) != tokenizer.encode(PROBE):
+        if load_tokenizer(draft).vocabulary() != tokenizer.vocabulary():
             raise InputError(draft.name, f"does not share a tokenizer with {target.name}; take a draft of its family")
-        # Families pad their vocabulary to different sizes; no tokenizer ever yields the padding.
-        vocabulary = min(vocabulary, vocabulary_size(draft))
-    model = load_model(target)
+        context = min(context, context_length(draft))
     here, there = _places(target, draft)
     before = Place(tuple(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (), torch.get_num_threads())
     worker: Worker | None = None
-    if with_draft:
-        one_gpu = draft.device.startswith("cuda") and draft.device == target.device
-        worker = (
-            DraftThread(draft, sampling, vocabulary) if one_gpu else DraftProcess(draft, sampling, vocabulary, there)
-        )
-    settle_in(here)
     try:
-        yield Pair(
-            target,
-            draft,
-            sampling,
-            CachedModel(model, vocabulary, target.graph),
-            worker,
-            tokenizer,
-            stop_tokens(model),
-            context_length(model),
-            vocabulary,
-            here.threads,
-        )
+        # Before the model is loaded, so that the threads that it starts stay on these cores too.
+        settle_in(here)
+        model = CachedModel(load_model(target), vocabulary, target.graph)
+        if with_draft:
+            one_gpu = torch.device(target.device).type == "cuda" and same_device(target, draft)
+            worker = (
+                DraftThread(draft, sampling, vocabulary)
+                if one_gpu
+                else DraftProcess(draft, sampling, vocabulary, there)
+            )
+        stop = stop_tokens(model.model)
+        yield Pair(target, draft, sampling, model, worker, tokenizer, stop, context, vocabulary, here.threads)
     finally:
         if worker:
             worker.close()
@@ -105,5 +98,5 @@ def _places(target: ModelSettings, draft: ModelSettings) -> tuple[Place, Place]:
     half = len(cores) // 2
     if half == 0:
         return Place((), 1), Place((), 1)
-    threads = [1 if settings.device.startswith("cuda") else half for settings in (target, draft)]
+    threads = [1 if torch.device(settings.device).type == "cuda" else half for settings in (target, draft)]
     return Place(tuple(cores[:half]), threads[0]), Place(tuple(cores[half : 2 * half]), threads[1])

@@ -59,18 +59,28 @@ def scores(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
 
 def choose(logits: torch.Tensor, sampling: Sampling, request: int, position: int, stream: int = GUMBEL) -> list[int]:
     """Return a token for each row of logits [k, vocabulary]; row i stands for output position `position` + i."""
+    return contest(logits, sampling, request, position, stream).argmax(dim=-1).tolist()
+
+
+def contest(
+    logits: torch.Tensor, sampling: Sampling, request: int, position: int, stream: int = GUMBEL
+) -> torch.Tensor:
+    """Return what the tokens compete with, [k, vocabulary]: the greatest in a row is the row's token."""
     if sampling.mode == "greedy":
-        return logits.argmax(dim=-1).tolist()
-    return perturbed_argmax(scores(logits, sampling), sampling.seed, request, position, stream)
+        return logits
+    return perturbed(scores(logits, sampling), sampling.seed, request, position, stream)
 
 
 def perturbed_argmax(log_p: torch.Tensor, seed: int, request: int, position: int, stream: int) -> list[int]:
     """Return argmax(log p + Gumbel noise) for each row: a draw from p (Gumbel-max)."""
+    return perturbed(log_p, seed, request, position, stream).argmax(dim=-1).tolist()
+
+
+def perturbed(log_p: torch.Tensor, seed: int, request: int, position: int, stream: int) -> torch.Tensor:
+    """Return log p + Gumbel noise for each row; row i draws for output position `position` + i."""
     rows, vocabulary = log_p.shape
-    noise = torch.stack(
-        [_gumbel(key(seed, request, position + row, stream), vocabulary, log_p.device) for row in range(rows)]
-    )
-    return (log_p + noise).argmax(dim=-1).tolist()
+    noise = [_gumbel(key(seed, request, position + row, stream), vocabulary, log_p.device) for row in range(rows)]
+    return log_p + torch.stack(noise)
 
 
 def accepted(

@@ -6,18 +6,21 @@ take turns), so there the draft is a thread; everywhere else Python's lock would
 
 import multiprocessing
 import os
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pearl_sim.errors import InputError
 from pearl_sim.models.cache import common_prefix
 from pearl_sim.models.drafting import Drafter, Foreseen, make_drafter
 from pearl_sim.models.lm import ModelSettings
@@ -25,6 +28,9 @@ from pearl_sim.models.sampling import Sampling
 
 PATIENCE_S = 120.0
 """A worker that is silent for this long is taken for dead."""
+
+LOADING_S = 3600.0
+"""Loading a model may take longer, and downloading it too."""
 
 
 class WorkerError(RuntimeError):
@@ -73,12 +79,14 @@ class DraftProcess:
         self._process = context.Process(
             target=_serve, args=(theirs, settings, sampling, vocabulary, place), name="draft", daemon=True
         )
-        self._process.start()
+        # Control-C reaches every process of the terminal; the draft is to end with its pipe, not in its imports.
+        with _deaf_to_interrupts():
+            self._process.start()
         theirs.close()
         self._text: list[int] = []
         try:
-            self._receive()
-        except WorkerError:
+            self._receive(LOADING_S)
+        except BaseException:
             self.close()
             raise
 
@@ -117,14 +125,17 @@ class DraftProcess:
         except OSError:
             raise self._dead() from None
 
-    def _receive(self) -> object:
+    def _receive(self, patience_s: float | None = None) -> object:
+        patience_s = PATIENCE_S if patience_s is None else patience_s
         try:
-            if not self._pipe.poll(PATIENCE_S):
+            if not self._pipe.poll(patience_s):
                 self._process.kill()
-                raise WorkerError(f"the draft's process has not answered for {PATIENCE_S:.0f} s and was ended")
+                raise WorkerError(f"the draft's process has not answered for {patience_s:.0f} s and was ended")
             answer = self._pipe.recv()
         except (EOFError, ConnectionError):
             raise self._dead() from None
+        if isinstance(answer, InputError):
+            raise answer
         if isinstance(answer, str):
             raise WorkerError(f"the draft's process failed:\n{answer}")
         return answer
@@ -147,36 +158,67 @@ class DraftThread:
     def __init__(self, settings: ModelSettings, sampling: Sampling, vocabulary: int) -> None:
         """Load the draft."""
         self._drafter = make_drafter(settings, sampling, vocabulary)
-        on_gpu = settings.device.startswith("cuda")
-        self._stream = torch.cuda.Stream(settings.device) if on_gpu else None  # type: ignore[no-untyped-call]
-        self._thread = ThreadPoolExecutor(1, "draft")
-        self._answer: Future[Written] | None = None
+        self._stream: torch.cuda.Stream | None = None
+        if torch.device(settings.device).type == "cuda":
+            self._stream = torch.cuda.Stream(settings.device)  # type: ignore[no-untyped-call]
+            # The weights were made on another stream.
+            torch.cuda.synchronize(settings.device)
+        self._work: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._answers: SimpleQueue[object] = SimpleQueue()
+        # A daemon, so that a hung draft does not keep the program from ending.
+        threading.Thread(target=self._serve, name="draft", daemon=True).start()
 
     def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
         """Return the draft's view of a known text, as Drafter.foresee does."""
-        return self._thread.submit(self._drafter.foresee, list(text), prompt_tokens, request).result()
+        self._work.put(lambda: self._drafter.foresee(list(text), prompt_tokens, request))
+        foreseen = self._receive()
+        assert isinstance(foreseen, Foreseen)
+        return foreseen
 
     def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
         """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
-        self._answer = self._thread.submit(self._write, list(text), count, request, position, chain)
+        copied = list(text)
+        self._work.put(lambda: _work(self._drafter, copied, count, request, position, chain))
 
     def finish(self) -> Written:
         """Return what was written since `begin`; WorkerError if the draft failed or does not answer."""
-        assert self._answer
-        try:
-            return self._answer.result(PATIENCE_S)
-        except TimeoutError:
-            raise WorkerError(f"the draft's thread has not answered for {PATIENCE_S:.0f} s") from None
-        except Exception as error:
-            raise WorkerError(f"the draft's thread failed: {error}") from error
+        written = self._receive()
+        assert isinstance(written, Written)
+        return written
 
     def close(self) -> None:
         """End the thread; safe to call twice."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._work.put(None)
 
-    def _write(self, text: list[int], count: int, request: int, position: int, chain: int) -> Written:
+    def _receive(self) -> object:
+        try:
+            answer = self._answers.get(timeout=PATIENCE_S)
+        except Empty:
+            raise WorkerError(f"the draft's thread has not answered for {PATIENCE_S:.0f} s") from None
+        if isinstance(answer, Exception):
+            raise WorkerError(f"the draft's thread failed: {answer}") from answer
+        return answer
+
+    def _serve(self) -> None:
         with torch.cuda.stream(self._stream) if self._stream else nullcontext():
-            return _work(self._drafter, text, count, request, position, chain)
+            while work := self._work.get():
+                try:
+                    self._answers.put(work())
+                except Exception as error:
+                    self._answers.put(error)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Have a process that is started here ignore Control-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _work(drafter: Drafter, text: list[int], count: int, request: int, position: int, chain: int) -> Written:
@@ -207,6 +249,9 @@ def _serve(pipe: Connection, settings: ModelSettings, sampling: Sampling, vocabu
             pipe.send(written)
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         pass
+    except InputError as error:
+        with suppress(OSError):
+            pipe.send(error)
     except BaseException:
         with suppress(OSError):
             pipe.send(traceback.format_exc(limit=-3))
