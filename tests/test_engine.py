@@ -159,10 +159,10 @@ def test_a_wrong_trace_is_shown_at_its_first_diverging_round_unless_a_near_tie_e
 
 @pytest.mark.parametrize("policy", ["sd", "pearl", "pearl-no-pre", "pearl-no-post"])
 def test_rejection_decoding_keeps_the_targets_joint_distribution(tmp_path_factory, policy):
-    """Three tokens after prefill over a vocabulary of 4: exact probabilities against 1500 requests."""
+    """Three tokens after prefill over a vocabulary of 4: exact probabilities against 900 requests."""
     tiny = tiny_pair.make(tmp_path_factory.mktemp("four"), vocabulary=4, noise=0.3)
     sampling = Sampling(mode="rejection", temperature=1.3, seed=8)
-    requests, length, prompt = 1500, 4, [1, 2]
+    requests, length, prompt = 900, 4, [1, 2]
     with open_pair(ModelSettings(str(tiny / "target")), ModelSettings(str(tiny / "draft")), sampling) as pair:
         probability = np.zeros([4] * length)
         for text in np.ndindex(*probability.shape):
