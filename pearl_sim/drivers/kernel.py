@@ -157,8 +157,7 @@ def _decode(
         began, draft_sum, score_sum = now, batch.prefill_ns[request, 0], batch.prefill_ns[request, 1]
         now += max(draft_sum, score_sum)
         if len(steps):
-            _write(steps, taken, (began, now, draft_sum, score_sum, 0, 0, 0, 1, 0))
-            taken += 1
+            taken = _write(steps, taken, (began, now, draft_sum, score_sum, 0, 0, 0, 1, 0))
 
         forwards = drafts = kept = corrections = 0
         frontier, chain, draw = Frontier(1, 0), 1, first_draw
@@ -185,8 +184,8 @@ def _decode(
             frontier = settle(frontier, round, accepted)
 
             if len(steps):
-                _write(steps, taken, (start, now, draft_ns, score_ns, verified, pending, drafted, scored, accepted))
-                taken += 1
+                values = (start, now, draft_ns, score_ns, verified, pending, drafted, scored, accepted)
+                taken = _write(steps, taken, values)
             draft_sum, score_sum = draft_sum + draft_ns, score_sum + score_ns
             forwards, drafts, kept = forwards + (scored > 0), drafts + drafted, kept + accepted
             if checked and (frontier.pending == 0 or frontier.verified >= limit):
@@ -205,9 +204,11 @@ def _decode(
     return taken, deepest, unknown
 
 
-def _write(table: Integers, row: int, values: tuple[int, ...]) -> None:
+def _write(table: Integers, row: int, values: tuple[int, ...]) -> int:
+    """Write a row; return the number of the next one."""
     for column, value in enumerate(values):
         table[row, column] = value
+    return row + 1
 
 
 COMPILED = (plan, candidates, settle, accept, latency_ns, delay_ns, _write, _decode)
