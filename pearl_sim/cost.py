@@ -6,6 +6,7 @@ its name in Cost.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias, cast
 
@@ -197,7 +198,7 @@ class EmpiricalCost(SharedCost):
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
-        draft, target = self._recorded("draft"), self._recorded("target")
+        draft, target, prefill = self._recorded("draft"), self._recorded("target"), cache(self._prefill)
         if widest(policy) > max(target):
             raise InputError(
                 self.trace / "steps.parquet",
@@ -207,7 +208,7 @@ class EmpiricalCost(SharedCost):
         return self._timing(
             self._table({0: np.zeros(DRAWS), **draft}, policy.gamma + 1),
             self._table(target, widest(policy) + 1),
-            self._prefill,
+            lambda prompt_tokens: prefill(),
         )
 
     def _recorded(self, role: str) -> dict[int, NDArray[np.float64]]:
@@ -243,7 +244,7 @@ class EmpiricalCost(SharedCost):
             rows.append(tuple(int(ns) for ns in np.rint(row)))
         return Latency(tuple(rows), (0,) * sizes, (0,) * sizes)
 
-    def _prefill(self, prompt_tokens: int) -> tuple[int, int]:
+    def _prefill(self) -> tuple[int, int]:
         # The trace's own prompts are what is replayed, so their median stands for every prompt length.
         prefills = (
             load(self.trace)

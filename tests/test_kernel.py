@@ -157,6 +157,33 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
             assert told == sim.simulate(policy, requests, timing, 0)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"target": Latency(((10**18,), (10**18,)), (0, 0), (0, 0))},
+        {"target": Latency(((0,), (0,)), (0, 0), (10**18, 10**18))},
+        {"target": Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0))},
+        {"draft": Latency(((10**18,), (10**18,)), (0, 0), (0, 0))},
+        {"target": Latency(((10**12,), (10**12,)), (0, 0), (0, 0)), "overlap_ppm": 10**8},
+        {"target": Latency(((1,), (2**64,)), (0, 0), (0, 0))},
+        {"sync_ns": 2**62},
+        {"prefill_ns": lambda _: (2**63, 1)},
+    ],
+)
+def test_each_part_of_the_time_is_kept_within_the_clock(change):
+    """Forty tokens after a prompt of one, each change alone too long for 64 bits in a sum or in a product."""
+    short = Latency(((1,), (1,)), (0, 0), (0, 0))
+    fitting = Timing(short, short, 1, 0, lambda _: (1, 1))
+    requests = [request([0] * 40, prompt_tokens=1)]
+    same(pearl(1), requests, fitting)
+    for entry in (
+        lambda timing: kernel.simulate(pearl(1), requests, timing, 0),
+        lambda timing: kernel.tally(pearl(1), requests, timing, 0, None),
+    ):
+        with pytest.raises(OverflowError):
+            entry(fitting._replace(**change))
+
+
 def test_where_the_clock_ends_simulate_takes_simpy_and_refuses_a_forced_kernel(tmp_path):
     text = (ROOT / "scenarios" / "ratio_sweep.toml").read_text()
     assert 'start = "1 ms", stop = "32 ms", num = 16' in text

@@ -96,7 +96,8 @@ def _run(
     prefill = [prefill_parts(policy, timing, request.prompt_tokens) for request in requests]
     clock = _clock(timing)
     _refuse_overflow(policy, requests, clock, prefill)
-    draws = [draw_numbers(seed, number, timing.target.draws, 2 * limit) for number, limit in enumerate(limits)]
+    luck = enumerate(limits if timing.target.draws > 1 else [])
+    draws = [draw_numbers(seed, number, timing.target.draws, 2 * limit) for number, limit in luck]
     batch = Batch(
         np.array([request.prompt_tokens for request in requests], np.int64),
         np.array(limits, np.int64),
@@ -172,7 +173,7 @@ def _decode(
                     draw += 1
                 draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draws[0]) if drafted else 0
                 score_ns = latency_ns(target, scored, prompt_tokens + verified, draws[1]) if scored else 0
-            if overlap_ppm and drafted and scored:
+            if overlap_ppm:
                 delay = delay_ns(draft_ns, score_ns, overlap_ppm)
                 draft_ns, score_ns = draft_ns + delay, score_ns + delay
             now += max(draft_ns, score_ns)
