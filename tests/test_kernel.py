@@ -167,7 +167,8 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
         {"target": Latency(((10**12,), (10**12,)), (0, 0), (0, 0)), "overlap_ppm": 10**8},
         {"target": Latency(((1,), (2**64,)), (0, 0), (0, 0))},
         {"sync_ns": 2**62},
-        {"prefill_ns": lambda _: (2**63, 1)},
+        {"prefill_ns": lambda _: (2**63 - 40, 1)},
+        {"draft": Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0))},
     ],
 )
 def test_each_part_of_the_time_is_kept_within_the_clock(change):
