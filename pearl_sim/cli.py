@@ -59,6 +59,7 @@ def simulate(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, or fix a swept one.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Override workload.seed.")] = None,
+    driver: Annotated[str | None, typer.Option(help="sim or kernel; left out, the faster one that is exact.")] = None,
     json: AsJson = False,
 ) -> None:
     """Simulate every design point of the scenarios; write tables and figures."""
@@ -68,6 +69,8 @@ def simulate(
 
     from pearl_sim import output, scenario, sweep
 
+    if driver is not None and driver not in sweep.DRIVERS:
+        raise InputError(f"--driver {driver}", f"must be {' or '.join(sweep.DRIVERS)}")
     overrides = _overrides(settings or [], seed)
     names = [file.stem for file in scenarios]
     for name in names:
@@ -82,11 +85,12 @@ def simulate(
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             for plan in planned:
                 task = progress.add_task(escape(plan.name), total=len(plan.points))
-                found = sweep.run(plan, lambda task=task: progress.advance(task))  # type: ignore[misc]
+                found = sweep.run(plan, lambda task=task: progress.advance(task), driver)  # type: ignore[misc]
                 directory = output.write(found, out)
                 finished.append(found)
                 if not json:
-                    progress.console.print(f"{plan.name}: wrote {directory}", highlight=False, markup=False)
+                    told = f"{plan.name}: simulated by {found.driver}, wrote {directory}"
+                    progress.console.print(told, highlight=False, markup=False)
     except KeyboardInterrupt:
         print(f"pearl-sim: interrupted; {len(finished)} of {len(planned)} scenarios are in {out}", file=sys.stderr)
         raise typer.Exit(130) from None

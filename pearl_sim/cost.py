@@ -6,6 +6,7 @@ its name in Cost.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias, cast
 
@@ -214,7 +215,8 @@ class EmpiricalCost(SharedCost):
             (self._draft_table(policy, overlapped), self._target_table(policy, overlapped))
             for overlapped in (False, True)
         )
-        return self._timing(*alone, lambda prompt: self._prefill(beside=policy.gamma > 0), beside)
+        prefill = cache(self._prefill)
+        return self._timing(*alone, lambda prompt_tokens: prefill(policy.gamma > 0), beside)
 
     def _draft_table(self, policy: Policy, beside: bool) -> Latency:
         return self._table({0: np.zeros(DRAWS), **self._recorded("draft", beside)}, policy.gamma + 1)

@@ -37,6 +37,18 @@ class Totals(NamedTuple):
     corrections: int
 
 
+class Tally(NamedTuple):
+    """What is counted on the timelines of one policy; both simulators give it.
+
+    depths:         acceptance_by_depth.
+    unknown_rounds: None where no record is truncated.
+    """
+
+    totals: list[Totals]
+    depths: list[tuple[int, int, int]]
+    unknown_rounds: float | None
+
+
 class Interval(NamedTuple):
     """An estimate and its 95 % confidence interval; the interval is NaN for fewer than two requests."""
 
@@ -147,3 +159,12 @@ def acceptance_by_depth(timelines: Sequence[Timeline]) -> list[tuple[int, int, i
             for depth in range(start, stop):
                 by_depth[depth] += rounds
     return [(depth, *both) for depth, both in enumerate(zip(*spread, strict=True), start=1)]
+
+
+def tally_of(timelines: Sequence[Timeline], requests: Sequence[Request], run_limit: int | None) -> Tally:
+    """Return everything that is counted on these timelines."""
+    return Tally(
+        [totals(timeline, request) for timeline, request in zip(timelines, requests, strict=True)],
+        acceptance_by_depth(timelines),
+        None if run_limit is None else unknown_rounds(timelines, requests, run_limit),
+    )

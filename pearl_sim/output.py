@@ -109,6 +109,7 @@ def _object(found: Results) -> dict[str, Any]:
     return {
         "scenario": found.scenario.name,
         "title": found.scenario.title,
+        "driver": found.driver,
         "results": found.rows.to_dicts(),
         "acceptance_by_depth": found.depths.to_dicts(),
     }

@@ -12,16 +12,19 @@ from pearl_sim import theory
 from pearl_sim.acceptance import Iid
 from pearl_sim.axes import column, number
 from pearl_sim.cost import ConstantCost, Cost
-from pearl_sim.drivers.sim import simulate
+from pearl_sim.drivers import kernel, sim
+from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
-from pearl_sim.metrics import Totals, acceptance_by_depth, ratio, standard_errors, totals, unknown_rounds
+from pearl_sim.metrics import Totals, ratio, standard_errors
 from pearl_sim.policies import autoregressive
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import Point, Scenario
-from pearl_sim.timeline import Timeline
-from pearl_sim.timing import Timing, delay_ns, mean_round_ns
+from pearl_sim.timing import Timing, mean_round_ns, prefill_parts
 
 Row: TypeAlias = dict[str, str | int | float | None]
+
+DRIVERS = {"sim": sim.tally, "kernel": kernel.tally}
+"""The simulators, by name.  Both are exact; the kernel is faster."""
 
 MEASURES = (
     "tokens_per_s",
@@ -54,20 +57,36 @@ class Results(NamedTuple):
 
     rows:   a row a point and policy: policy, gamma, the swept keys, MEASURES.
     depths: policy, gamma, the swept keys, depth, checked, accepted, acceptance (accepted / checked).
+    driver: which simulator it was, "sim" or "kernel"; "kernel, sim" where some points needed the other.
     """
 
     scenario: Scenario
     rows: pl.DataFrame
     depths: pl.DataFrame
+    driver: str
 
 
-def run(scenario: Scenario, on_point: Callable[[], object] = lambda: None) -> Results:
-    """Return the results of every point, in order; `on_point` is called after each."""
+def run(scenario: Scenario, on_point: Callable[[], object] = lambda: None, driver: str | None = None) -> Results:
+    """Return the results of every point, in order; `on_point` is called after each.
+
+    The results do not depend on `driver`.  None takes the fastest that is exact: the kernel, unless a point's times
+    could pass the end of its clock.  InputError if the kernel is asked for such a point.
+    """
     rows: list[Row] = []
     depths: list[Row] = []
+    used = set()
     for swept, point in scenario.points:
         place: Row = {column(key, value): number(value) for key, value in swept.items()}
-        for row, by_depth in _run_point(point):
+        chosen = driver or "kernel"
+        try:
+            found = _run_point(point, chosen)
+        except OverflowError as error:
+            if driver:
+                raise InputError(f"{scenario.name}, driver {driver}", f"{error}; use sim") from None
+            chosen = "sim"
+            found = _run_point(point, chosen)
+        used.add(chosen)
+        for row, by_depth in found:
             rows.append({**row, **place})
             depths += [{**depth, **place} for depth in by_depth]
         on_point()
@@ -81,22 +100,21 @@ def run(scenario: Scenario, on_point: Callable[[], object] = lambda: None) -> Re
         scenario,
         pl.DataFrame(rows, {**leading, **dict.fromkeys(MEASURES, pl.Float64)}, strict=False),
         pl.DataFrame(depths, {**leading, **counts}, strict=False),
+        ", ".join(sorted(used)),
     )
 
 
-def _run_point(point: Point) -> list[tuple[Row, list[Row]]]:
+def _run_point(point: Point, driver: str) -> list[tuple[Row, list[Row]]]:
     """Return the row and the depth rows of every policy at one point."""
     requests = point.requests()
     lengths = tuple((request.prompt_tokens, request.limit) for request in requests)
-    baseline = _baseline(point.cost, lengths, point.seed)
+    baseline = _baseline(point.cost, lengths, point.seed, driver)
     found = []
     for name, policy in point.policy.chosen().items():
         timing = point.cost.timing(policy)
-        timelines, sums = _totals(policy, requests, timing, point.seed)
-        row: Row = {"policy": name, "gamma": policy.gamma, **_measured(sums, baseline)}
+        sums, depths, unknown = DRIVERS[driver](policy, requests, timing, point.seed, point.run_limit)
+        row: Row = {"policy": name, "gamma": policy.gamma, **_measured(sums, baseline), "unknown_rounds": unknown}
         row |= _theory(name, policy, point, timing, sums)
-        if point.run_limit is not None:
-            row["unknown_rounds"] = unknown_rounds(timelines, requests, point.run_limit)
         by_depth: list[Row] = [
             {
                 "policy": name,
@@ -106,27 +124,20 @@ def _run_point(point: Point) -> list[tuple[Row, list[Row]]]:
                 "accepted": accepted,
                 "acceptance": accepted / checked,
             }
-            for depth, checked, accepted in acceptance_by_depth(timelines)
+            for depth, checked, accepted in depths
         ]
         found.append((row, by_depth))
     return found
 
 
 @lru_cache(maxsize=4)
-def _baseline(cost: Cost, lengths: tuple[tuple[int, int], ...], seed: int) -> list[Totals]:
+def _baseline(cost: Cost, lengths: tuple[tuple[int, int], ...], seed: int, driver: str) -> list[Totals]:
     """Return what autoregressive decoding takes for requests of these (prompt, output) lengths.
 
     It checks no drafts, so points that differ only in acceptance or policy share the answer.
     """
     requests = [Request(prompt, limit, np.zeros(limit, np.int64)) for prompt, limit in lengths]
-    return _totals(autoregressive(), requests, cost.timing(autoregressive()), seed)[1]
-
-
-def _totals(
-    policy: Policy, requests: Sequence[Request], timing: Timing, seed: int
-) -> tuple[list[Timeline], list[Totals]]:
-    timelines = simulate(policy, requests, timing, seed)
-    return timelines, [totals(timeline, request) for timeline, request in zip(timelines, requests, strict=True)]
+    return DRIVERS[driver](autoregressive(), requests, cost.timing(autoregressive()), seed, None).totals
 
 
 def _measured(sums: Sequence[Totals], baseline: Sequence[Totals]) -> Row:
@@ -166,7 +177,7 @@ def _theory(name: str, policy: Policy, point: Point, timing: Timing, sums: Seque
         return row
     chains = law.chains()
     tokens, time_ns = sums[0].tokens, [request.time_ns for request in sums]
-    prefill = _prefill_ns(policy, timing, point)
+    prefill = max(prefill_parts(policy, timing, point.workload.prompt_tokens or 0))
     expected = prefill + theory.request_time(policy, chains, durations.__getitem__, tokens - 1)
     steady = theory.steady_speed(policy, chains, durations.__getitem__) * 1e9
     row |= {
@@ -191,13 +202,6 @@ def _durations(policy: Policy, timing: Timing) -> dict[theory.Work, float] | Non
     means = {work: mean_round_ns(timing, work.draft, work.score, work.checks) for work in kinds}
     known = {work: mean for work, mean in means.items() if mean is not None}
     return known if len(known) == len(means) else None
-
-
-def _prefill_ns(policy: Policy, timing: Timing, point: Point) -> int:
-    draft_ns, target_ns = timing.prefill_ns(point.workload.prompt_tokens or 0)
-    if policy.gamma == 0:
-        return target_ns
-    return max(draft_ns, target_ns) + delay_ns(draft_ns, target_ns, timing.overlap_ppm)
 
 
 def _known(value: float) -> float | None:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from pearl_sim.rules import Policy
 
 
 class Latency(NamedTuple):
@@ -62,12 +65,24 @@ def delay_ns(draft_ns: int, score_ns: int, overlap_ppm: int) -> int:
     return min(draft_ns, score_ns) * overlap_ppm // 1_000_000
 
 
-def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> list[tuple[int, int]]:
-    """Return which base time (draft's, target's) each round of a request takes, from its own random stream."""
+def prefill_parts(policy: Policy, timing: Timing, prompt_tokens: int) -> tuple[int, int]:
+    """Return how long draft and target take to read the prompt; a policy without drafts has no draft to fill."""
+    draft_ns, target_ns = timing.prefill_ns(prompt_tokens)
+    if policy.gamma == 0:
+        return 0, target_ns
+    delay = delay_ns(draft_ns, target_ns, timing.overlap_ppm)
+    return draft_ns + delay, target_ns + delay
+
+
+def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> NDArray[np.int64]:
+    """Return which base time (draft's, target's) each round of a request takes, from its own random stream.
+
+    Where there is but one base time, no rows: nothing is drawn.
+    """
     if draws == 1:
-        return [(0, 0)] * rounds
+        return np.empty((0, 2), np.int64)
     stream = np.random.Generator(np.random.Philox(key=np.array([seed, request], np.uint64), counter=[0, 0, 0, 2]))
-    return [(draft, target) for draft, target in stream.integers(draws, size=(rounds, 2)).tolist()]
+    return stream.integers(draws, size=(rounds, 2))
 
 
 def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> float | None:

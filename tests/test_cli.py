@@ -36,6 +36,7 @@ def test_simulate_writes_tables_and_figures_and_prints_a_table(tmp_path):
     html = (out / "figure.html").read_text()
     assert "<script src=" not in html, "the figure must open offline"
     assert "pearl" in done.stdout
+    assert "reading_note: simulated by kernel, wrote results/reading_note" in done.stderr
     assert [entry.name for entry in (tmp_path / "results").iterdir()] == ["reading_note"], "nothing temporary stays"
 
 
@@ -43,8 +44,18 @@ def test_json_is_all_of_stdout(tmp_path):
     done = pearl_sim("simulate", NOTE, *QUICK, "--json", *ONE, cwd=tmp_path)
     (answer,) = json.loads(done.stdout)
     assert answer["scenario"] == "reading_note"
+    assert answer["driver"] == "kernel"
     assert {row["policy"] for row in answer["results"]} == {"sd", "pearl"}
     assert answer["acceptance_by_depth"][0]["depth"] == 1
+
+
+def test_a_driver_can_be_forced_and_gives_the_same_numbers(tmp_path):
+    told = {}
+    for driver in ("sim", "kernel"):
+        done = pearl_sim("simulate", NOTE, *QUICK, *ONE, "--json", "--driver", driver, cwd=tmp_path)
+        (told[driver],) = json.loads(done.stdout)
+        assert told[driver].pop("driver") == driver
+    assert told["sim"] == told["kernel"]
 
 
 def test_the_same_seed_gives_the_same_results_and_another_does_not(tmp_path):
@@ -63,6 +74,7 @@ def test_the_same_seed_gives_the_same_results_and_another_does_not(tmp_path):
         (["simulate", NOTE, "--set", "policy.gamma"], "--set policy.gamma: must be KEY=VALUE"),
         (["simulate", NOTE, "--set", "policy.gamma=-3"], "policy.gamma = -3"),
         (["simulate", NOTE, "--seed", "-3"], "workload.seed = -3"),
+        (["simulate", NOTE, "--driver", "warp"], "--driver warp: must be sim or kernel"),
         (
             ["theory", "--alpha", "2", "--gamma", "4", "--t-draft", "1ms", "--t-target", "9ms"],
             "alpha = 2.0: must be less",

@@ -190,13 +190,13 @@ def test_empirical_names_what_was_not_recorded(tmp_path):
 
 def test_latency_draws_of_a_round_do_not_depend_on_how_many_rounds_there_are():
     few, many = (draw_numbers(3, 5, DRAWS, rounds) for rounds in (10, 1000))
-    assert many[:10] == few
-    assert len({*draw_numbers(3, 6, DRAWS, 1000)} ^ {*many}) > 100
+    assert many[:10].tolist() == few.tolist()
+    assert (draw_numbers(3, 6, DRAWS, 1000) == many).mean() < 0.1
     other_streams = [generator(3, 5, stream).integers(DRAWS, size=(10, 2)).tolist() for stream in (0, 1)]
-    assert [list(pair) for pair in few] not in other_streams
-    both = np.array(many)
-    assert 0 <= both.min() < both.max() < DRAWS
-    assert abs(np.corrcoef(both[:, 0], both[:, 1])[0, 1]) < 0.1
+    assert few.tolist() not in other_streams
+    assert 0 <= many.min() < many.max() < DRAWS
+    assert abs(np.corrcoef(many[:, 0], many[:, 1])[0, 1]) < 0.1
+    assert len(draw_numbers(3, 5, 1, 1000)) == 0, "one base time: nothing is drawn"
 
 
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 900)), min_size=1, max_size=6), st.integers(0, 3 * 10**6))

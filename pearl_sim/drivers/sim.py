@@ -10,9 +10,10 @@ from typing import NamedTuple
 import simpy
 
 from pearl_sim.judge import Request, accept
+from pearl_sim.metrics import Tally, tally_of
 from pearl_sim.rules import Frontier, Policy, candidates, plan, settle
 from pearl_sim.timeline import PREFILL, Step, Timeline
-from pearl_sim.timing import Timing, delay_ns, draw_numbers, latency_ns
+from pearl_sim.timing import Timing, delay_ns, draw_numbers, latency_ns, prefill_parts
 
 
 class Devices(NamedTuple):
@@ -31,10 +32,15 @@ def simulate(policy: Policy, requests: Sequence[Request], timing: Timing, seed: 
     devices = Devices(simpy.Resource(env), simpy.Resource(env))
     timelines: list[Timeline] = [[] for _ in requests]
     for number, (request, timeline) in enumerate(zip(requests, timelines, strict=True)):
-        draws = draw_numbers(seed, number, timing.target.draws, 2 * request.limit)
+        draws = draw_numbers(seed, number, timing.target.draws, 2 * request.limit).tolist()
         env.process(_serve(env, devices, policy, request, timing, draws, timeline))
     env.run()
     return timelines
+
+
+def tally(policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, run_limit: int | None) -> Tally:
+    """Return what is counted on the timelines of `simulate`; `run_limit` is None where no record is truncated."""
+    return tally_of(simulate(policy, requests, timing, seed), requests, run_limit)
 
 
 def _serve(
@@ -43,7 +49,7 @@ def _serve(
     policy: Policy,
     request: Request,
     timing: Timing,
-    draws: list[tuple[int, int]],
+    draws: list[list[int]],
     timeline: Timeline,
 ) -> Generator[simpy.Event, object, None]:
     """Hold the devices that the policy needs, read the prompt, decode."""
@@ -60,15 +66,10 @@ def _prefill(
     env: simpy.Environment, policy: Policy, request: Request, timing: Timing, timeline: Timeline
 ) -> Generator[simpy.Event, object, None]:
     start = int(env.now)
-    draft_ns, score_ns = timing.prefill_ns(request.prompt_tokens)
-    if policy.gamma == 0:
-        draft_ns = 0
-    delay = delay_ns(draft_ns, score_ns, timing.overlap_ppm)
-    reading = [env.timeout(ns + delay) for ns in (draft_ns, score_ns) if ns]
+    draft_ns, score_ns = prefill_parts(policy, timing, request.prompt_tokens)
+    reading = [env.timeout(ns) for ns in (draft_ns, score_ns) if ns]
     yield from reading
-    timeline.append(
-        Step(start, int(env.now), draft_ns + delay if draft_ns else 0, score_ns + delay if score_ns else 0, *PREFILL, 0)
-    )
+    timeline.append(Step(start, int(env.now), draft_ns, score_ns, *PREFILL, 0))
 
 
 def _decode(
@@ -76,7 +77,7 @@ def _decode(
     policy: Policy,
     request: Request,
     timing: Timing,
-    draws: list[tuple[int, int]],
+    draws: list[list[int]],
     timeline: Timeline,
 ) -> Generator[simpy.Event, object, None]:
     # This loop is the simulator's whole cost: attributes are bound once, and a part of a round that does not
@@ -90,7 +91,7 @@ def _decode(
         verified, pending = frontier
         round = plan(policy, frontier)
         drafted, scored = round
-        draft_draw, target_draw = draws[number]
+        draft_draw, target_draw = draws[number] if draws else (0, 0)
         draft_ns = score_ns = 0
         if drafted and scored:
             draft_ns = latency_ns(draft_beside, drafted, prompt_tokens + verified + pending, draft_draw)
