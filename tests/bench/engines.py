@@ -3,10 +3,11 @@
     python tests/bench/engines.py [--prompts 6] [--tokens 128]
 
 Tokens a second, the median over prompts, and its ratio to the engine's autoregressive decoding.  transformers'
-`generate` gets two threads and both cores; the engine a thread and a core for each model.
+`generate` gets both cores, once with one thread and once with one a core; the engine a thread and a core a model.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -72,9 +73,10 @@ def main():
                     path = sum(max(s.draft_ns, s.score_ns) for s in steps)
                     efficiency.setdefault(name, []).append(wall / path)
             os.sched_setaffinity(0, every_core)
-            torch.set_num_threads(len(every_core))
-            for gamma in (0, *GAMMAS):
-                name = f"transformers assisted-{gamma}" if gamma else "transformers greedy"
+            for threads, gamma in itertools.product((1, len(every_core)), (0, *GAMMAS)):
+                torch.set_num_threads(threads)
+                kind = f"assisted-{gamma}" if gamma else "greedy"
+                name = f"transformers {kind}, {threads} thread{'s' * (threads > 1)}"
                 start = time.perf_counter()
                 written = transformers_generate(models, prompt, asked.tokens, gamma)
                 seconds = time.perf_counter() - start
@@ -87,7 +89,7 @@ def main():
     for name, found in speeds.items():
         median = statistics.median(found)
         wall = f"  wall / critical path {statistics.median(efficiency[name]):.3f}" if name in efficiency else ""
-        print(f"{name:26} {median:7.1f} tokens/s  {median / base:5.2f} x{wall}")
+        print(f"{name:36} {median:7.1f} tokens/s  {median / base:5.2f} x{wall}")
     Path("results").mkdir(exist_ok=True)
     Path("results/engines.json").write_text(json.dumps(speeds, indent=1) + "\n")
 
