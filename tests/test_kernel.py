@@ -148,7 +148,9 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
         Latency(((0,),) * sizes, (0,) * sizes, (long_ns,) * sizes),
         Latency(((0,),) * sizes, (long_ns,) * sizes, (0,) * sizes),
     ):
-        timing = Timing(latency, latency, latency, latency, long_ns if overlap_ppm % 2 else 0, overlap_ppm, lambda _: (1, 1))
+        timing = Timing(
+            latency, latency, latency, latency, long_ns if overlap_ppm % 2 else 0, overlap_ppm, lambda _: (1, 1)
+        )
         requests = [request([2] * limit, prompt_tokens=1)]
         try:
             told = kernel.simulate(policy, requests, timing, 0)

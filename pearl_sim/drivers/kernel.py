@@ -118,11 +118,13 @@ def _run(
 
 def _clock(timing: Timing) -> Clock:
     parts = timing[:4]
-    arrays = [Latency._make(np.asarray(table, np.int64) for table in part) for part in parts]
+    draft, target, draft_beside, target_beside = (
+        Latency._make(np.asarray(table, np.int64) for table in part) for part in parts
+    )
     fixed = not any(part.draws > 1 or any(part.slope_ps) for part in parts)
     times = [[0, *(latency_ns(part, size, 0, 0) for size in range(1, len(part.base_ns)))] for part in parts]
     draft_ns, target_ns = (np.array(times[role::2] if fixed else [[], []], np.int64) for role in (0, 1))
-    return Clock(*arrays, draft_ns, target_ns, timing.sync_ns, timing.overlap_ppm)
+    return Clock(draft, target, draft_beside, target_beside, draft_ns, target_ns, timing.sync_ns, timing.overlap_ppm)
 
 
 def _refuse_overflow(
@@ -149,6 +151,7 @@ def _decode(
 
     Returns how many steps were filled, the deepest draft checked, and the rounds that a record cannot tell.
     """
+    # One loop, its tables in local names: handing them to a function each round would cost ten times the round.
     draft, target, draft_beside, target_beside, draft_table, target_table, sync_ns, overlap_ppm = clock
     fixed, random, draws = draft_table.size > 0, len(batch.draws) > 0, (0, 0)
     now = taken = deepest = unknown = first_draw = 0
