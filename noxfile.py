@@ -35,7 +35,7 @@ def tests(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure speed; writes results/bench.json."""
-    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "bench"))
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, "tests", "bench"))
     Path("results").mkdir(exist_ok=True)
     session.run("pytest", *BENCH, *session.posargs)
 
