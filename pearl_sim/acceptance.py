@@ -22,7 +22,7 @@ Survival: TypeAlias = Callable[[NDArray[np.int64]], Floats]
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 
-POSITION_STREAM, REQUEST_STREAM = 0, 1
+POSITION_STREAM, REQUEST_STREAM, LATENCY_STREAM = range(3)
 QUADRATURE_NODES = 64
 
 

@@ -28,7 +28,7 @@ from pearl_sim.trace import load
 BYTES_PER_POINT = 6_000
 BYTES_PER_ROW = 1_000
 BYTES_PER_TOKEN = 400
-"""Measured upper estimates of what a sweep keeps in memory; `Scenario` refuses one that cannot fit."""
+"""Rough upper estimates of what a sweep keeps in memory; `read` refuses one that cannot fit."""
 
 
 def _known(name: str) -> str:

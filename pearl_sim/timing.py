@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pearl_sim.acceptance import LATENCY_STREAM, generator
 from pearl_sim.rules import Policy
 
 
@@ -81,8 +82,7 @@ def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> NDArray[np
     """
     if draws == 1:
         return np.empty((0, 2), np.int64)
-    stream = np.random.Generator(np.random.Philox(key=np.array([seed, request], np.uint64), counter=[0, 0, 0, 2]))
-    return stream.integers(draws, size=(rounds, 2))
+    return generator(seed, request, LATENCY_STREAM).integers(draws, size=(rounds, 2))
 
 
 def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> float | None:
