@@ -1,42 +1,32 @@
 """Recording a trace from a real pair: acceptance at every position, and timed runs of named policies.
 
 For each prompt the target writes its own text, past the limit by LOOKAHEAD tokens; the draft then says, along that
-text, what it would have drafted at every position.  Each finished request is kept on disk at once, so that an
-interrupted capture goes on where it stopped.
+text, what it would have drafted at every position.
 """
 
-import datetime
 import hashlib
-import json
 import math
-import platform
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import polars as pl
 import torch
-import transformers
 
-from pearl_sim import __version__
 from pearl_sim.acceptance import runs_of
 from pearl_sim.cost import ConstantCost
 from pearl_sim.drivers.real import Emitted, decode
 from pearl_sim.drivers.sim import simulate
-from pearl_sim.errors import InputError
 from pearl_sim.judge import Request, Runs
 from pearl_sim.models.lm import describe
 from pearl_sim.models.pair import Pair
 from pearl_sim.models.sampling import ACCEPT, GUMBEL, TARGET, contest, key, scores, uniform
 from pearl_sim.prompts import Prompt
+from pearl_sim.provenance import provenance
+from pearl_sim.recording import Piece, Row, begin, discard, in_pieces, step_rows
 from pearl_sim.rules import Policy, widest
-from pearl_sim.timeline import Step
-from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Provenance, Trace, save
+from pearl_sim.trace import Trace, save
 
 LOOKAHEAD = 32
 """Positions recorded past the limit at least, so that the last round's outcome is known for any gamma below this."""
@@ -79,9 +69,8 @@ def capture(
 
     Each of `policies` (by the name its steps get) is run and timed on every prompt, and held to the replay of the
     record: DivergenceError if a round differs where sampling makes replay exact.  InputError if `out` exists, or an
-    earlier interrupted capture does and `resume` is false or its settings differ.
+    interrupted recording does and `resume` is false or its settings differ.
     """
-    part = out.parent / f".{out.name}.part"
     lookahead = max([LOOKAHEAD, *(2 * policy.gamma + 1 for policy in policies.values())])
     encoded = [pair.encode(prompt.text, tokens + lookahead) for prompt in prompts]
     models = [describe(settings).model_dump() for settings in (pair.target_settings, pair.draft_settings)]
@@ -92,27 +81,32 @@ def capture(
         "tokens": tokens,
         "prompts": [prompt.text for prompt in prompts],
     }
-    _begin(out, part, plan, resume)
-    for policy in policies.values():
-        # First forwards are slow, and in graph mode compile: they are not what is to be timed.
-        list(decode(policy, encoded[0], min(tokens, WARM_UP), pair.target, pair.draft, pair.sampling))
-    for number, prompt in enumerate(encoded):
-        file = part / f"{number:05}"
-        if not (file / "done").exists():
-            record(pair, prompt, number, prompts[number].category, tokens, lookahead, policies, file)
-        on_request(number, pl.scan_parquet(file / "tokens.parquet").select(pl.len()).collect().item())
-    finished = [part / f"{number:05}" for number in range(len(prompts))]
-    trace = Trace(
-        out,
-        _provenance(pair, command, prompts, sum(int((file / "done").read_text()) for file in finished)),
-        *(pl.concat([pl.read_parquet(file / f"{table}.parquet") for file in finished]) for table in TABLES),
-    )
+
+    begin(out, plan, resume)
+
+    def record_one(number: int) -> Piece:
+        return record(pair, encoded[number], number, prompts[number].category, tokens, lookahead, policies)
+
+    warm_up(pair, policies, encoded[0], tokens)
+    recorded = in_pieces(out, len(prompts), record_one, on_request)
+    notes = []
+    if pair.sampling.mode == "rejection":
+        notes.append(
+            "run is drawn, given the written token, as acceptance would be: replay is exact in distribution only"
+        )
+    if recorded.near_ties:
+        notes.append(f"{recorded.near_ties} of the timed runs left the replay of the trace at a near tie of the target")
+    told = f"{len(prompts)} prompts (sha256 {hashlib.sha256(repr(prompts).encode()).hexdigest()})"
+    trace = Trace(out, provenance(pair, "captured", command, told, notes), *recorded[:3])
     save(trace)
-    shutil.rmtree(part)
+    discard(out)
     return trace
 
 
-TABLES = {"requests": REQUESTS, "tokens": TOKENS, "steps": STEPS}
+def warm_up(pair: Pair, policies: Mapping[str, Policy], prompt: Sequence[int], tokens: int = WARM_UP) -> None:
+    """Decode a little under each policy: first forwards are slow, and in graph mode compile."""
+    for policy in policies.values():
+        list(decode(policy, prompt, min(tokens, WARM_UP), pair.target, pair.draft, pair.sampling))
 
 
 def record(
@@ -123,32 +117,25 @@ def record(
     tokens: int,
     lookahead: int,
     policies: Mapping[str, Policy],
-    directory: Path,
-) -> None:
-    """Write one request's share of the trace into `directory`; last "done", with how many runs met a near tie."""
+) -> Piece:
+    """Return one request's share of the trace."""
     name, near_ties = f"{number:05}", 0
     text = write_text(pair, prompt, number, tokens, lookahead)
     draft_tokens, runs, alpha = foresee(pair, prompt, text, number)
     kept = text.output_tokens
-    rows: dict[str, list[tuple[object, ...]]] = {
-        "requests": [(name, category, len(prompt), kept, text.finish)],
-        "tokens": [
-            (name, i, text.tokens[i], int(runs[i]), draft_tokens[i], text.margins[i], alpha[i] if alpha else None)
-            for i in range(kept)
-        ],
-        "steps": [],
-    }
+    positions: list[Row] = [
+        (name, i, text.tokens[i], int(runs[i]), draft_tokens[i], text.margins[i], alpha[i] if alpha else None)
+        for i in range(kept)
+    ]
+    steps: list[Row] = []
     request = Request(len(prompt), kept, runs)
     for source, policy in policies.items():
         emitted = list(decode(policy, prompt, kept, pair.target, pair.draft, pair.sampling, number, pair.stop))
         if pair.sampling.mode != "rejection":
             replayed = hold_to_replay(policy, request, emitted, text, source, pair.target_settings.dtype)
             near_ties += not replayed
-        rows["steps"] += step_rows([e.step for e in emitted], source, name, len(prompt))
-    directory.mkdir(parents=True, exist_ok=True)
-    for table, schema in TABLES.items():
-        pl.DataFrame(rows[table], schema, orient="row").write_parquet(directory / f"{table}.parquet")
-    (directory / "done").write_text(str(near_ties))
+        steps += step_rows(emitted, source, name, len(prompt))
+    return Piece([(name, category, len(prompt), kept, text.finish)], positions, steps, near_ties)
 
 
 def write_text(pair: Pair, prompt: list[int], number: int, tokens: int, lookahead: int = LOOKAHEAD) -> Text:
@@ -217,85 +204,3 @@ def hold_to_replay(
         f"{source}, round {number}: the engine did {sides[0]}, replay {sides[1]}; the target's smallest top-2 margin "
         f"among the positions scored there is {margin:.3g}, so no near tie explains it"
     )
-
-
-def step_rows(steps: Sequence[Step], source: str, request: str, prompt_tokens: int) -> list[tuple[object, ...]]:
-    """Return rows of steps.parquet for one run, a row a model and round; context 0 marks prefill."""
-    rows: list[tuple[object, ...]] = []
-    for number, step in enumerate(steps):
-        verified, pending = step.frontier
-        overlapped = step.draft_ns > 0 and step.score_ns > 0
-        prefill = number == 0
-        for role, ns, size, context in (
-            ("draft", step.draft_ns, step.round.draft, prompt_tokens + verified + pending),
-            ("target", step.score_ns, step.round.score, prompt_tokens + verified),
-        ):
-            if ns:
-                tokens, before = (prompt_tokens, 0) if prefill else (size, context)
-                rows.append((source, request, number, role, step.start, step.start + ns, tokens, before, 1, overlapped))
-    return rows
-
-
-def _begin(out: Path, part: Path, plan: dict[str, object], resume: bool) -> None:
-    if out.exists():
-        raise InputError(out, "exists already; choose another name or remove it")
-    file, planned = part / "plan.json", json.dumps(plan)
-    if file.exists():
-        if not resume:
-            raise InputError(part, "holds an interrupted capture; go on with --resume, or remove it")
-        if file.read_text(encoding="utf-8") != planned:
-            raise InputError(part, "holds an interrupted capture with other settings; remove it to start anew")
-        return
-    part.mkdir(parents=True, exist_ok=True)
-    file.write_text(planned, encoding="utf-8")
-
-
-def _provenance(pair: Pair, command: str, prompts: Sequence[Prompt], near_ties: int) -> Provenance:
-    notes = []
-    if pair.draft_settings.layers is not None:
-        notes.append(f"the draft is the first {pair.draft_settings.layers} layers of its model")
-    if pair.sampling.mode == "rejection":
-        notes.append(
-            "run is drawn, given the written token, as acceptance would be: replay is exact in distribution only"
-        )
-    if near_ties:
-        notes.append(f"{near_ties} of the timed runs left the replay of the trace at a near tie of the target")
-    return Provenance(
-        source="captured",
-        created=datetime.date.today().isoformat(),
-        command=command,
-        target=describe(pair.target_settings),
-        draft=describe(pair.draft_settings),
-        device=_device(pair.target_settings.device),
-        software={
-            "pearl_sim": __version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        threads=pair.threads,
-        execution="graph" if pair.target.graph else "eager",
-        sampling={"mode": "greedy"} if pair.sampling.mode == "greedy" else pair.sampling.model_dump(exclude_none=True),
-        seed=None if pair.sampling.mode == "greedy" else pair.sampling.seed,
-        prompts=f"{len(prompts)} prompts (sha256 {hashlib.sha256(repr(prompts).encode()).hexdigest()})",
-        git_commit=_git_commit(),
-        notes=tuple(notes),
-    )
-
-
-def _device(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    if sys.platform == "linux":
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _git_commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None

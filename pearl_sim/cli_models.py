@@ -82,7 +82,7 @@ def capture(
     dtype: Dtype = "float32",
     graph: Graph = False,
     trust_remote_code: TrustCode = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted capture.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted recording.")] = False,
 ) -> None:
     """Record a trace from real models: acceptance at every position, and timed steps."""
     need_models()

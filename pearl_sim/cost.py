@@ -80,15 +80,27 @@ class ConstantCost(SharedCost):
 
 
 class AffineForward(Settings):
-    """One forward takes base + per_token * its tokens + per_context_token * the tokens before them."""
+    """One forward, affine in its sequences, their tokens, the tokens before them, and the product of the two."""
 
     base: PositiveNanoseconds
+    per_sequence: Picoseconds = 0
     per_token: Picoseconds = 0
     per_context_token: Picoseconds = 0
+    per_token_and_context_token: Picoseconds = 0
+    spread: Annotated[tuple[Annotated[float, Field(gt=-1, allow_inf_nan=False)], ...], Field(strict=False)] = ()
+    """Equally likely relative deviations from the time before context counts; none: always the same."""
 
-    def ns(self, tokens: int) -> int:
-        """Return the time of a forward over that many tokens, before context counts."""
-        return self.base + self.per_token * tokens // 1000
+    def ns(self, tokens: int, batch: int) -> int:
+        """Return the time of a forward over that many tokens of each sequence, before context counts."""
+        return self.base + (self.per_sequence + self.per_token * tokens) * batch // 1000
+
+    def slope_ps(self, tokens: int, batch: int) -> int:
+        """Return by how much that grows with each token of context."""
+        return (self.per_context_token + self.per_token_and_context_token * tokens) * batch
+
+    def drawn(self, ns: int) -> tuple[int, ...]:
+        """Return the equally likely times around `ns`."""
+        return tuple(max(min(1, ns), round(ns * (1 + deviation))) for deviation in self.spread) or (ns,)
 
 
 class AffineCost(SharedCost):
@@ -97,26 +109,39 @@ class AffineCost(SharedCost):
     model: Literal["affine"] = "affine"
     draft: AffineForward
     target: AffineForward
+    draft_start: Nanoseconds = 0
+    """What a chain of draft forwards takes beyond them, once."""
     batch: Count = 1
+
+    @model_validator(mode="after")
+    def _spreads_are_drawn_together(self) -> Self:
+        if len(self.draft.spread) != len(self.target.spread):
+            raise ValueError("draft.spread and target.spread must list equally many deviations")
+        return self
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses."""
         chain, positions = range(policy.gamma + 1), range(widest(policy) + 1)
-        step_ns, context_ps = self.draft.ns(self.batch), self.draft.per_context_token * self.batch
+        draft, target, batch = self.draft, self.target, self.batch
+        step_ns, context_ps = draft.ns(1, batch), draft.slope_ps(1, batch)
+        chain_ns = [
+            # The i-th forward of a chain also reads the i tokens written before it.
+            self.draft_start + n * step_ns + context_ps * (n * (n - 1) // 2) // 1000 if n else 0
+            for n in chain
+        ]
         return self._timing(
             policy,
             Latency(
-                # The i-th forward of a chain also reads the i tokens written before it.
-                base_ns=tuple((n * step_ns + context_ps * (n * (n - 1) // 2) // 1000,) for n in chain),
+                base_ns=tuple(draft.drawn(ns) for ns in chain_ns),
                 slope_ps=tuple(n * context_ps for n in chain),
                 floor_ns=(0,) * len(chain),
             ),
             Latency(
-                base_ns=tuple((self.target.ns(k * self.batch),) for k in positions),
-                slope_ps=(self.target.per_context_token * self.batch,) * len(positions),
+                base_ns=tuple(target.drawn(target.ns(k, batch)) for k in positions),
+                slope_ps=tuple(target.slope_ps(k, batch) for k in positions),
                 floor_ns=(0,) * len(positions),
             ),
-            lambda prompt: (self.draft.ns(prompt * self.batch), self.target.ns(prompt * self.batch)),
+            lambda prompt: (draft.ns(prompt, batch), target.ns(prompt, batch)),
         )
 
 

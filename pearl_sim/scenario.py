@@ -23,7 +23,7 @@ from pearl_sim.judge import Request
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
-from pearl_sim.trace import load
+from pearl_sim.trace import load, refuse_beyond_record
 
 BYTES_PER_POINT = 6_000
 BYTES_PER_ROW = 1_000
@@ -197,12 +197,9 @@ def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point
     for policy in point.policy.chosen().values():
         # Prices every size and a prompt, so that what a trace lacks is said before anything runs.
         point.cost.timing(policy).prefill_ns(point.workload.prompt_tokens or 1)
-    if point.run_limit is not None and (point.policy.gamma or 0) > point.run_limit:
-        raise InputError(
-            file,
-            f"policy.gamma = {point.policy.gamma}: the trace was recorded with at most {point.run_limit} drafts in a "
-            f"row, so nothing is known beyond; use {point.run_limit} or less",
-        )
+    if isinstance(point.acceptance, Recorded):
+        gamma = point.policy.gamma or 0
+        refuse_beyond_record(load(point.acceptance.trace).provenance, gamma, f"{file}: policy.gamma = {gamma}")
     return point
 
 

@@ -111,6 +111,17 @@ class Trace:
         return requests[:count]
 
 
+def refuse_beyond_record(provenance: Provenance, gamma: int, where: object) -> None:
+    """Raise InputError about `where`, which says gamma, if the recorder did not see that many drafts in a row."""
+    limit = provenance.run_limit
+    if limit is not None and gamma > limit:
+        raise InputError(
+            where,
+            f"the trace was recorded with at most {limit} drafts in a row, so nothing is known beyond; "
+            f"use {limit} or less",
+        )
+
+
 @dataclass(frozen=True)
 class Profile:
     """Timed steps of a machine and a pair, with no acceptance; `cost` is a scenario's [cost] table fitted to them."""

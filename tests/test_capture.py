@@ -22,6 +22,7 @@ from pearl_sim.models.lm import ModelSettings
 from pearl_sim.models.pair import open_pair
 from pearl_sim.models.sampling import Sampling
 from pearl_sim.policies import pearl, speculative
+from pearl_sim.recording import step_rows
 from pearl_sim.scenario import read
 from pearl_sim.sweep import run
 from pearl_sim.trace import load
@@ -88,7 +89,7 @@ def test_an_interrupted_capture_goes_on_where_it_stopped_and_equals_one_in_one_p
     def interrupted(pair, prompt, number, *rest):
         if number == 1:
             raise KeyboardInterrupt
-        whole_record(pair, prompt, number, *rest)
+        return whole_record(pair, prompt, number, *rest)
 
     with opened(models) as pair:
         monkeypatch.setattr(capture, "record", interrupted)
@@ -96,10 +97,10 @@ def test_an_interrupted_capture_goes_on_where_it_stopped_and_equals_one_in_one_p
             recorded(pair, tmp_path / "trace")
         assert not (tmp_path / "trace").exists()
         redone = []
-        monkeypatch.setattr(capture, "record", lambda *given: (redone.append(given[2]), whole_record(*given)))
-        with pytest.raises(InputError, match="interrupted capture; go on with --resume"):
+        monkeypatch.setattr(capture, "record", lambda *given: (redone.append(given[2]), whole_record(*given))[1])
+        with pytest.raises(InputError, match="interrupted recording; go on with --resume"):
             recorded(pair, tmp_path / "trace")
-        with pytest.raises(InputError, match="interrupted capture with other settings"):
+        with pytest.raises(InputError, match="interrupted recording with other settings"):
             recorded(pair, tmp_path / "trace", resume=True, tokens=20)
         resumed = recorded(pair, tmp_path / "trace", resume=True)
         assert redone == [1, 2]
@@ -125,12 +126,12 @@ def test_a_prompt_that_is_too_long_leaves_nothing_behind(models, tmp_path):
 def test_steps_carry_the_times_sizes_and_contexts_of_their_rounds(models):
     with opened(models) as pair:
         prompt = pair.tokenizer.encode("import os")
-        steps = [e.step for e in decode(pearl(2), prompt, 12, pair.target, pair.draft, pair.sampling)]
-    rows = {(row[2], row[3]): row for row in capture.step_rows(steps, "pearl-2", "r", len(prompt))}
-    for number, step in enumerate(steps):
+        emitted = list(decode(pearl(2), prompt, 12, pair.target, pair.draft, pair.sampling))
+    rows = {(row[2], row[3]): row for row in step_rows(emitted, "pearl-2", "r", len(prompt))}
+    for number, (step, _, draft_start, score_start) in enumerate(emitted):
         draft, target = rows[number, "draft"], rows[number, "target"]
-        assert (draft[4], draft[5] - draft[4]) == (step.start, step.draft_ns)
-        assert (target[4], target[5] - target[4]) == (step.start, step.score_ns)
+        assert (draft[4], draft[5] - draft[4]) == (draft_start, step.draft_ns)
+        assert (target[4], target[5] - target[4]) == (score_start, step.score_ns)
         if number:
             verified, pending = step.frontier
             assert draft[6:8] == (2, len(prompt) + verified + pending)

@@ -38,9 +38,10 @@ def test_tables_cover_every_size_that_the_policy_uses(name, gamma):
 @given(st.integers(0, 12), st.integers(0, 5000), st.integers(1, 64), st.integers(1, 12))
 def test_affine_chain_costs_the_sum_of_its_forwards(n, context, batch, gamma):
     n = min(n, gamma)
-    draft = AffineForward(base="100 ns", per_token="2 ns", per_context_token="3 ns")
-    timing = AffineCost(draft=draft, target=draft, batch=batch).timing(speculative(gamma))
-    expected = sum(100 + 2 * batch + 3 * batch * (context + written) for written in range(n))
+    each = {"per_sequence": "5 ns", "per_token": "2 ns", "per_context_token": "3 ns"}
+    draft = AffineForward(base="100 ns", per_token_and_context_token="4 ns", **each)
+    timing = AffineCost(draft=draft, target=draft, batch=batch, draft_start="9 ns").timing(speculative(gamma))
+    expected = sum(100 + 7 * batch + 7 * batch * (context + written) for written in range(n)) + (9 if n else 0)
     assert price(timing.draft, n, context) == expected
 
 
@@ -56,10 +57,23 @@ def test_affine_times_keep_fractions_of_a_nanosecond_up_to_one_rounding_a_term(t
 
 
 def test_affine_target_reads_batch_times_positions_and_context():
-    model = AffineForward(base="1 us", per_token="5 ns", per_context_token="1 ns")
+    each = {"per_sequence": "3 ns", "per_token": "5 ns", "per_context_token": "1 ns"}
+    model = AffineForward(base="1 us", per_token_and_context_token="2 ns", **each)
     timing = AffineCost(draft=model, target=model, batch=8).timing(speculative(3))
-    assert [price(timing.target, k, 100) for k in (1, 4)] == [1000 + 5 * 8 + 800, 1000 + 5 * 32 + 800]
-    assert timing.prefill_ns(50) == (1000 + 5 * 400, 1000 + 5 * 400)
+    assert [price(timing.target, k, 100) for k in (1, 4)] == [1000 + 8 * (3 + 5 * k + 100 + 200 * k) for k in (1, 4)]
+    assert timing.prefill_ns(50) == (1000 + 8 * (3 + 250), 1000 + 8 * (3 + 250))
+
+
+def test_affine_spread_makes_equally_likely_times_and_each_model_draws_its_own():
+    forwards = {
+        role: AffineForward(base="100 ns", per_context_token="1 ns", spread=spread)
+        for role, spread in (("draft", [-0.5, 0.5]), ("target", [-0.1, 0.1]))
+    }
+    timing = AffineCost(**forwards, draft_start="20 ns").timing(pearl(2))
+    assert timing.draft.base_ns == ((0, 0), (60, 180), (110, 332))
+    assert timing.target.base_ns[1:] == ((90, 110), (90, 110))
+    with pytest.raises(ValueError, match="equally many deviations"):
+        AffineCost(draft=forwards["draft"], target=AffineForward(base="100 ns"))
 
 
 def roofline(batch=1, **more):

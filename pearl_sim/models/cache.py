@@ -22,8 +22,9 @@ COMPILED_SHAPES = 64
 
 
 class CachedModel:
-    """A model and the tokens that its cache holds, batch size 1.
+    """A model and the tokens that its cache holds.
 
+    A batch is so many copies of that one text, read in step: what forwards of a batch take, without its bookkeeping.
     In graph mode the cache has a fixed size and every forward but prefill is compiled (on CUDA replayed as a CUDA
     graph), so that a small draft is not held up by launching its kernels one by one.
     """
@@ -38,15 +39,16 @@ class CachedModel:
         self.device = model.device
         self.tokens: list[int] = []
         self.graph = graph
+        self.batch = 1
         self._vocabulary = vocabulary
         self._keyword = _forward_keyword(model)
         self._forward = _compiled(model) if graph else model.forward
         self._cache = self._empty()
 
-    def reset(self) -> None:
-        """Forget every token."""
-        self.tokens = []
-        if self.graph:
+    def reset(self, batch: int = 1) -> None:
+        """Forget every token; from now on read `batch` copies of a text."""
+        same, self.batch, self.tokens = batch == self.batch, batch, []
+        if self.graph and same:
             # The compiled forwards know this cache by its address.
             for layer in self._cache.layers:
                 layer.cumulative_length.zero_()
@@ -73,7 +75,7 @@ class CachedModel:
         if self.graph:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         output = forward(
-            input_ids=torch.tensor([fed], device=self.device),
+            input_ids=torch.tensor([fed] * self.batch, device=self.device),
             use_cache=True,
             logits_to_keep=last,
             **{self._keyword: self._cache},

@@ -1,5 +1,6 @@
 """What writes draft tokens: a causal LM, or prompt lookup.  To add a drafter, implement Drafter and name it below."""
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -27,11 +28,32 @@ class Foreseen(NamedTuple):
     runs: list[int] | None
 
 
+class Script(NamedTuple):
+    """A recorded text that real forwards are made to follow, whatever they compute: hardware in the loop.
+
+    tokens: the target's output tokens; past their end it goes on with token 0.
+    runs:   how many drafts in a row are right, from each position on (judge.Request.runs).
+    """
+
+    tokens: Sequence[int]
+    runs: Sequence[int]
+
+    def text(self, position: int, count: int) -> list[int]:
+        """Return what the target writes at `count` positions."""
+        written = list(self.tokens[position : position + count])
+        return written + [0] * (count - len(written))
+
+    def drafts(self, position: int, count: int, chain: int) -> list[int]:
+        """Return what the draft writes there: the target's tokens as far as its chain is right, then others."""
+        right = max(0, chain + self.runs[chain] - position)
+        return [token if i < right else 1 - min(token, 1) for i, token in enumerate(self.text(position, count))]
+
+
 class Drafter(Protocol):
     """Something that continues a text."""
 
-    def read(self, text: list[int]) -> tuple[list[int], None]:
-        """Take in a prompt; writes nothing."""
+    def read(self, text: list[int], script: Script | None, batch: int) -> tuple[list[int], None]:
+        """Take in a prompt, `batch` copies of it; writes nothing.  With a script, write its drafts from now on."""
 
     def write(
         self, text: list[int], count: int, request: int, position: int, chain: int
@@ -52,10 +74,12 @@ class ModelDrafter:
         """Draft with `model`, choosing tokens as `sampling` says."""
         self._model = model
         self._sampling = sampling
+        self._script: Script | None = None
 
-    def read(self, text: list[int]) -> tuple[list[int], None]:
+    def read(self, text: list[int], script: Script | None, batch: int) -> tuple[list[int], None]:
         """Fill the cache with a prompt; writes nothing."""
-        self._model.reset()
+        self._script = script
+        self._model.reset(batch)
         self._model.logits(text, 1).cpu()  # waits for the device
         return [], None
 
@@ -65,6 +89,7 @@ class ModelDrafter:
         """Return `count` tokens, one forward each."""
         tokens: list[int] = []
         log_q = []
+        forced = self._script.drafts(position, count, chain) if self._script else None
         for step in range(count):
             logits = self._model.logits(text + tokens, 1)
             if self._sampling.mode == "rejection":
@@ -72,6 +97,8 @@ class ModelDrafter:
                 tokens += perturbed_argmax(log_q[-1], self._sampling.seed, request, position + step, DRAFT)
             else:
                 tokens += choose(logits, self._sampling, request, position + step)
+            if forced:
+                tokens[-1] = forced[step]
         return tokens, torch.cat(log_q) if log_q else None
 
     def foresee(self, text: list[int], prompt_tokens: int, request: int) -> Foreseen:
@@ -96,9 +123,11 @@ class PromptLookup:
         """Draft for a target of this vocabulary; in rejection mode the draft is sure of every token."""
         self._sampling = sampling
         self._vocabulary = vocabulary
+        self._script: Script | None = None
 
-    def read(self, text: list[int]) -> tuple[list[int], None]:
+    def read(self, text: list[int], script: Script | None, batch: int) -> tuple[list[int], None]:
         """Return nothing; there is nothing to prepare."""
+        self._script = script
         return [], None
 
     def write(
@@ -110,7 +139,7 @@ class PromptLookup:
         source = lookup(text[:start]) + position - chain
         for index in range(source, source + count):
             copied.append(copied[index])
-        tokens = copied[len(text) :]
+        tokens = self._script.drafts(position, count, chain) if self._script else copied[len(text) :]
         return tokens, self._certainty(tokens) if self._sampling.mode == "rejection" else None
 
     def foresee(self, text: list[int], prompt_tokens: int, request: int) -> Foreseen:

@@ -56,18 +56,22 @@ class Pair:
 
 @contextmanager
 def open_pair(
-    target: ModelSettings, draft: ModelSettings, sampling: Sampling, with_draft: bool = True
+    target: ModelSettings,
+    draft: ModelSettings,
+    sampling: Sampling,
+    with_draft: bool = True,
+    one_tokenizer: bool = True,
 ) -> Iterator[Pair]:
     """Yield the pair with its draft's process running; leaving ends that process, whatever happened.
 
-    InputError if a model cannot be loaded or the two do not share a tokenizer; WorkerError if the draft's process
-    fails.
+    InputError if a model cannot be loaded or, where `one_tokenizer` is asked for, the two do not share it;
+    WorkerError if the draft's process fails.
     """
     for settings in (target, draft):
         check_device(settings)
     tokenizer, vocabulary, context = load_tokenizer(target), vocabulary_size(target), context_length(target)
     if with_draft and draft.name != PROMPT_LOOKUP:
-        if load_tokenizer(draft).vocabulary() != tokenizer.vocabulary():
+        if one_tokenizer and load_tokenizer(draft).vocabulary() != tokenizer.vocabulary():
             raise InputError(draft.name, f"does not share a tokenizer with {target.name}; take a draft of its family")
         context = min(context, context_length(draft))
     here, there = _places(target, draft)

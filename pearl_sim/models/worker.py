@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import Empty, SimpleQueue
 from typing import NamedTuple, Protocol
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from pearl_sim.errors import InputError
 from pearl_sim.models.cache import common_prefix
-from pearl_sim.models.drafting import Drafter, Foreseen, make_drafter
+from pearl_sim.models.drafting import Foreseen, Script, make_drafter
 from pearl_sim.models.lm import ModelSettings
 from pearl_sim.models.sampling import Sampling
 
@@ -59,8 +60,11 @@ class Worker(Protocol):
     def foresee(self, text: Sequence[int], prompt_tokens: int, request: int) -> Foreseen:
         """Return the draft's view of a known text, as Drafter.foresee does."""
 
+    def read(self, prompt: Sequence[int], script: Script | None = None, batch: int = 1) -> None:
+        """Have the draft read a prompt, as Drafter.read does; `finish` it too."""
+
     def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
-        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+        """Have the draft write `count` tokens after `text`, as Drafter.write does."""
 
     def finish(self) -> Written:
         """Return what was written since `begin`; WorkerError if the draft died, failed or does not answer."""
@@ -98,8 +102,13 @@ class DraftProcess:
         assert isinstance(foreseen, Foreseen)
         return foreseen
 
+    def read(self, prompt: Sequence[int], script: Script | None = None, batch: int = 1) -> None:
+        """Have the draft read a prompt, as Drafter.read does; `finish` it too."""
+        self._text = list(prompt)
+        self._send(("read", self._text, script, batch))
+
     def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
-        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+        """Have the draft write `count` tokens after `text`, as Drafter.write does."""
         shared = common_prefix(self._text, text, len(text))
         self._text[shared:] = text[shared:]
         self._send(("write", shared, list(text[shared:]), count, request, position, chain))
@@ -175,10 +184,15 @@ class DraftThread:
         assert isinstance(foreseen, Foreseen)
         return foreseen
 
+    def read(self, prompt: Sequence[int], script: Script | None = None, batch: int = 1) -> None:
+        """Have the draft read a prompt, as Drafter.read does; `finish` it too."""
+        copied = list(prompt)
+        self._work.put(lambda: _timed(lambda: self._drafter.read(copied, script, batch)))
+
     def begin(self, text: Sequence[int], count: int, request: int, position: int, chain: int) -> None:
-        """Have the draft write `count` tokens after `text`, as Drafter.write does; 0 tokens: read a prompt."""
+        """Have the draft write `count` tokens after `text`, as Drafter.write does."""
         copied = list(text)
-        self._work.put(lambda: _work(self._drafter, copied, count, request, position, chain))
+        self._work.put(lambda: _timed(lambda: self._drafter.write(copied, count, request, position, chain)))
 
     def finish(self) -> Written:
         """Return what was written since `begin`; WorkerError if the draft failed or does not answer."""
@@ -221,10 +235,10 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _work(drafter: Drafter, text: list[int], count: int, request: int, position: int, chain: int) -> Written:
-    """Return what `drafter` writes after `text`, timed; reading tokens back waits for the device."""
+def _timed(work: Callable[[], tuple[list[int], torch.Tensor | None]]) -> Written:
+    """Return what the draft writes, timed; reading tokens back waits for the device."""
     start_ns = time.perf_counter_ns()
-    tokens, log_q = drafter.write(text, count, request, position, chain) if count else drafter.read(text)
+    tokens, log_q = work()
     stop_ns = time.perf_counter_ns()
     return Written(start_ns, stop_ns, tokens, None if log_q is None else log_q.cpu().numpy())
 
@@ -241,12 +255,15 @@ def _serve(pipe: Connection, settings: ModelSettings, sampling: Sampling, vocabu
             if kind == "foresee":
                 pipe.send(drafter.foresee(*message))
                 text = []
-                continue
-            shared, new, count, *place_in_text = message
-            text[shared:] = new
-            written = _work(drafter, text, count, *place_in_text)
-            text += written.tokens
-            pipe.send(written)
+            elif kind == "read":
+                text = message[0]
+                pipe.send(_timed(partial(drafter.read, *message)))
+            else:
+                shared, new, *rest = message
+                text[shared:] = new
+                written = _timed(partial(drafter.write, text, *rest))
+                text += written.tokens
+                pipe.send(written)
     except (EOFError, KeyboardInterrupt, BrokenPipeError):
         pass
     except InputError as error:
