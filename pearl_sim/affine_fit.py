@@ -1,4 +1,4 @@
-"""An affine cost model fitted to recorded steps: what a machine's times look like in a dozen numbers that mean something.
+"""An affine cost model fitted to recorded steps: a machine's times in a dozen numbers that mean something.
 
 A forward is taken to cost a fixed time, one for each sequence, for each token, for each token of context, and for each
 product of the last two; a chain of draft forwards also something to start.  All are found by least squares of the
@@ -25,7 +25,7 @@ TERMS = ("base", "per_sequence", "per_token", "per_context_token", "per_token_an
 
 
 class Misfit(NamedTuple):
-    """How far recorded steps lie from the fit, as shares of it: median and 95th percentile of the size; mean by kind."""
+    """How far steps lie from the fit, as shares of it: median and 95th percentile of the size; mean by kind."""
 
     role: str
     steps: int
@@ -100,12 +100,11 @@ def as_toml(found: Fit, name: str) -> str:
     """Return the fit as a [cost] table for a scenario file, with what it leaves unexplained."""
     lines = [f"# An affine cost fitted to the steps of {name}; paste it into a scenario file."]
     for one in found.misfits:
-        kinds = [
-            f"{kind} {mean:+.1%}" for kind, mean in (("alone", one.alone), ("beside the other", one.beside)) if mean
-        ]
+        means = (("alone", one.alone), ("beside the other", one.beside))
+        told = ", ".join(f"{kind} {mean:+.1%}" for kind, mean in means if mean is not None)
         lines.append(
-            f"# {one.role}: half of the {one.steps} steps lie within {one.median:.1%} of it, 95 % within {one.p95:.1%}; "
-            f"means {', '.join(kinds)}"
+            f"# {one.role}: half of {one.steps} steps lie within {one.median:.1%} of it, 95 % within {one.p95:.1%}; "
+            f"their means {told}"
         )
     cost = found.cost
     lines += [

@@ -6,10 +6,10 @@ its name in Cost.
 """
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, Self, TypeAlias
 
-import polars as pl
 from pydantic import Field, model_validator
 
 from pearl_sim import latencies
@@ -232,7 +232,7 @@ class EmpiricalCost(SharedCost):
 
     @model_validator(mode="after")
     def _has_steps(self) -> Self:
-        steps = self._steps()
+        steps = self._read().steps
         if self.contention > 1 and steps["overlapped"].any():
             file = self.trace / "steps.parquet"
             raise InputError("cost.contention", f"{file} has steps timed while the other model ran; leave it at 1")
@@ -240,23 +240,23 @@ class EmpiricalCost(SharedCost):
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
-        steps = self._steps()
+        read = self._read()
         alone, beside = (
             (
-                latencies.draft_table(latencies.measured(steps, "draft", overlapped), policy.gamma + 1),
-                self._target_table(steps, policy, overlapped),
+                latencies.draft_table(read.measured["draft", overlapped], policy.gamma + 1),
+                self._target_table(policy, overlapped),
             )
             for overlapped in (False, True)
         )
-        return self._timing(
-            policy, *alone, lambda prompt_tokens: latencies.prefill(steps, prompt_tokens, policy.gamma > 0), beside
-        )
+        prefill = cache(lambda prompt_tokens: latencies.prefill(read.steps, prompt_tokens, policy.gamma > 0))
+        return self._timing(policy, *alone, prefill, beside)
 
-    def _target_table(self, steps: pl.DataFrame, policy: Policy, beside: bool) -> Latency:
-        recorded = latencies.measured(steps, "target", beside)
+    def _target_table(self, policy: Policy, beside: bool) -> Latency:
+        measured = self._read().measured
+        recorded = measured["target", beside]
         if widest(policy) > max(recorded.base):
             # A width that was recorded only the other way round is better than none.
-            other = latencies.measured(steps, "target", not beside)
+            other = measured["target", not beside]
             recorded = latencies.Measured(other.base | recorded.base, other.slope | recorded.slope)
         if widest(policy) > max(recorded.base):
             raise InputError(
@@ -266,11 +266,11 @@ class EmpiricalCost(SharedCost):
             )
         return latencies.target_table(recorded, widest(policy) + 1)
 
-    def _steps(self) -> pl.DataFrame:
-        return latencies.steps_of(self.trace, self.batch)
+    def _read(self) -> latencies.Latencies:
+        return latencies.read(self.trace, self.batch)
 
     def _hand_over(self, policy: Policy) -> HandOver:
-        return latencies.hand_over(self._steps()) if self.sync is None else super()._hand_over(policy)
+        return self._read().hand_over if self.sync is None else super()._hand_over(policy)
 
 
 Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost

@@ -4,6 +4,7 @@ How long a step of each size takes, alone and beside the other model, with its s
 what a round takes beyond its slower step; how long a prompt takes to read.
 """
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,27 @@ class Measured(NamedTuple):
 
     base: dict[int, Floats]
     slope: dict[int, float]
+
+
+class Latencies(NamedTuple):
+    """What a trace or profile says: (role, beside the other model) -> its steps; hand-over; all steps, for prefill."""
+
+    measured: dict[tuple[str, bool], Measured]
+    hand_over: HandOver
+    steps: pl.DataFrame
+
+
+def read(trace: Path, batch: int | None) -> Latencies:
+    """Return what the steps of one batch size say, worked out once; InputError as steps_of."""
+    file = trace / "steps.parquet"
+    return _read(trace, batch, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+@lru_cache(maxsize=8)
+def _read(trace: Path, batch: int | None, _changed: int) -> Latencies:
+    steps = steps_of(trace, batch)
+    kinds = [(role, beside) for role in ("draft", "target") for beside in (False, True)]
+    return Latencies({kind: measured(steps, *kind) for kind in kinds}, hand_over(steps), steps)
 
 
 def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:
