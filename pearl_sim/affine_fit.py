@@ -1,8 +1,8 @@
 """An affine cost model fitted to recorded steps: a machine's times in a dozen numbers that mean something.
 
 A forward is taken to cost a fixed time, one for each sequence, for each token, for each token of context, and for each
-product of the last two; a chain of draft forwards also something to start.  All are found by least squares of the
-relative error, none below zero.  A fit is for reading and for extrapolating; within what was recorded, the empirical
+product of the last two; a chain of draft forwards also something to start.  All are found by least squares, none below
+zero.  A fit is for reading and for extrapolating; within what was recorded, the empirical
 cost is closer.
 """
 
@@ -52,7 +52,9 @@ def fit(steps: pl.DataFrame) -> Fit:
         own = steps.filter(pl.col("role") == role, pl.col("context") > 0)
         took = own["ns"].to_numpy().astype(float)
         terms = _chain_terms(own) if role == "draft" else _forward_terms(own)
-        found = non_negative(terms / took[:, None], np.ones(len(own)))
+        # Scaled by what is usual for a step of its kind, not by its own time: a slow step must not count for less.
+        usual = own.select(pl.col("ns").median().over("tokens", "batch", "overlapped"))["ns"].to_numpy()
+        found = non_negative(terms / usual[:, None], took / usual)
         fitted = terms @ found
         deviations = took / fitted - 1
         if role == "draft":

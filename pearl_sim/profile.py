@@ -1,0 +1,159 @@
+"""Measuring a machine: how long every kind of step takes, alone and beside the other model.
+
+The engine itself is run on a made-up text, hardware in the loop: autoregressive decoding, speculative decoding and
+PEARL make every kind of round there is (the target alone, the draft alone, both), so each step is timed where it will
+take place, with the hand-over, the rollbacks and the caches of real decoding.  Whole passes over all of them are
+repeated, in turns, so that a machine that slows down slows all of them alike.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import islice, product
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from pearl_sim.acceptance import Iid
+from pearl_sim.affine_fit import as_toml, fit
+from pearl_sim.drivers.real import decode
+from pearl_sim.errors import InputError
+from pearl_sim.models.drafting import Script
+from pearl_sim.models.lm import describe
+from pearl_sim.models.pair import Pair
+from pearl_sim.policies import autoregressive, pearl, speculative
+from pearl_sim.provenance import provenance
+from pearl_sim.recording import Piece, Row, begin, discard, in_pieces, step_rows
+from pearl_sim.replay import filler, warm_up
+from pearl_sim.rules import Policy
+from pearl_sim.trace import Profile, save
+
+ROUNDS = 12
+"""Rounds of each kind of decoding in a pass."""
+
+ALPHA = 0.8
+"""How much of the made-up text is accepted: enough for chains, and for rollbacks."""
+
+TRUSTED = 0.03
+"""A profile is too noisy if the mean of a kind of step is known no better than this (standard error, relative)."""
+
+UNSTEADY = 1.25
+"""Or if its slowest pass took this many times as long as its fastest."""
+
+
+class Grid(NamedTuple):
+    """What is profiled: every size that these gammas need, at each context length and batch size."""
+
+    gammas: Sequence[int]
+    contexts: Sequence[int]
+    batches: Sequence[int]
+
+    def policies(self) -> dict[str, Policy]:
+        """Return the policies that make every kind of round."""
+        serial = {f"sd-{gamma}": speculative(gamma) for gamma in self.gammas}
+        return {"ar": autoregressive()} | serial | {f"pearl-{gamma}": pearl(gamma) for gamma in self.gammas}
+
+
+def profile(
+    pair: Pair,
+    grid: Grid,
+    passes: int,
+    out: Path,
+    command: str,
+    resume: bool,
+    on_pass: Callable[[int, int], object] = lambda number, tokens: None,
+) -> Profile:
+    """Record `passes` passes over `grid`, fit an affine cost, and save both at `out`; return what was saved.
+
+    InputError if a context overruns the models', or as `begin`.
+    """
+    beyond = ROUNDS * (max(grid.gammas) + 1) + max(grid.gammas)
+    if max(grid.contexts) + beyond > pair.context:
+        raise InputError(
+            "contexts",
+            f"{max(grid.contexts)} tokens and up to {beyond} written after them are over the models' context of "
+            f"{pair.context}: profile shorter ones",
+        )
+    models = [describe(settings).model_dump() for settings in (pair.target_settings, pair.draft_settings)]
+    plan = {"models": [*models, pair.draft_settings.layers], "grid": list(grid), "passes": passes}
+    begin(out, {**plan, "sampling": pair.sampling.model_dump()}, resume)
+    for context in {min(grid.contexts), max(grid.contexts)}:
+        warm_up(pair, grid.policies(), filler(context))
+    recorded = in_pieces(out, passes, lambda number: Piece([], [], one_pass(pair, grid, number)), on_pass)
+    made = finish(pair, recorded.steps, passes, out, command)
+    discard(out)
+    return made
+
+
+def finish(pair: Pair, steps: pl.DataFrame, passes: int, out: Path, command: str) -> Profile:
+    """Save the steps of a profile at `out`, with the cost fitted to them and what to think of them; return it."""
+    found = fit(steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns")))
+    notes = [f"{passes} passes of {ROUNDS} rounds of each kind of decoding", *doubts(steps)]
+    made = Profile(out, provenance(pair, "profiled", command, None, notes), steps, as_toml(found, out.name))
+    save(made)
+    return made
+
+
+def one_pass(pair: Pair, grid: Grid, number: int) -> list[Row]:
+    """Return the steps of one pass; the pass is their request, and their source says what ran."""
+    rows: list[Row] = []
+    runs = Iid(alpha=ALPHA).runs(0, number, ROUNDS * (max(grid.gammas) + 2)).tolist()
+    script = Script([1] * len(runs), runs)
+    turns = list(product(grid.batches, grid.contexts, grid.policies().items()))
+    # Each pass starts elsewhere, so that none is always the one after the longest pause or the widest forward.
+    first = number * len(turns) // 3 % len(turns)
+    for batch, context, (name, policy) in turns[first:] + turns[:first]:
+        rounds = decode(
+            policy,
+            filler(context),
+            len(runs),
+            pair.target,
+            pair.draft,
+            pair.sampling,
+            script=script,
+            batch=batch,
+        )
+        emitted = list(islice(rounds, 1 + ROUNDS))
+        rows += step_rows(emitted, f"profile {name} at {context} x {batch}", f"{number:05}", context, batch)
+    return rows
+
+
+def summary(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return a row a kind of step: role, batch, tokens, overlapped; then count, median_ns, p5_ns, p95_ns, error.
+
+    error: the relative standard error of the mean, from how the means of passes differ.
+    """
+    kind = ["role", "batch", "tokens", "overlapped"]
+    of_decode = steps.filter(pl.col("context") > 0).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+    by_pass = of_decode.group_by(*kind, "request").agg(pl.col("ns").mean())
+    errors = by_pass.group_by(kind).agg(error=pl.col("ns").std() / pl.col("ns").mean() / pl.len().sqrt())
+    return (
+        of_decode.group_by(kind)
+        .agg(
+            count=pl.len(),
+            median_ns=pl.col("ns").median(),
+            p5_ns=pl.col("ns").quantile(0.05),
+            p95_ns=pl.col("ns").quantile(0.95),
+        )
+        .join(errors, on=kind)
+        .sort(kind)
+    )
+
+
+def doubts(steps: pl.DataFrame) -> list[str]:
+    """Return why the profile is not to be trusted, a sentence each; nothing if it is."""
+    if steps["request"].n_unique() < 3:
+        return ["too few passes to tell how noisy the machine was; make 3 at least"]
+    found = []
+    worst = summary(steps).sort("error", descending=True).row(0, named=True)
+    if worst["error"] > TRUSTED:
+        found.append(
+            f"too noisy to trust: the mean of {worst['role']} steps of {worst['tokens']} is known to "
+            f"{worst['error']:.1%} only; make more passes, or quieten the machine"
+        )
+    spans = steps.group_by("source", "request").agg(ns=pl.col("stop_ns").max() - pl.col("start_ns").min())
+    took = spans.group_by("request").agg(pl.col("ns").sum())["ns"].to_numpy()
+    if took.max() > UNSTEADY * took.min():
+        found.append(
+            f"too unsteady to trust: the slowest pass took {took.max() / took.min():.2f} times as long as the fastest"
+        )
+    return found
