@@ -24,6 +24,7 @@ app = typer.Typer(
 app.command()(cli_models.generate)
 app.command()(cli_models.capture)
 app.command()(cli_advice.recommend)
+app.command()(cli_advice.timeline)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
