@@ -72,10 +72,10 @@ def notes(answer: Answer, replayed: Replayed) -> list[str]:
             f"up to {cut:.1%} of target forwards went past what the trace recorded; there replay takes a draft for "
             "wrong, so those speeds are too low"
         )
-    if abs(answer.optimism) >= 0.005:
+    if answer.optimism >= 0.0005:
         said.append(
-            f"the fastest of {len(answer.rated)} owes about {answer.optimism:.2f} of its speed-up to luck; that is "
-            "taken off in the sentence, not in the table"
+            f"being the fastest of {len(answer.rated)} takes luck, worth about {answer.optimism:.3f} of its speed-up; "
+            "that is taken off in the sentence, not in the table"
         )
     return said
 

@@ -99,8 +99,9 @@ def test_the_expected_speedup_holds_the_truth_though_the_winner_was_chosen_by_lu
     assert held >= 0.88 * 150
 
 
-def test_equal_policies_are_seldom_told_apart_and_different_ones_are():
-    equal = [decide_world(seed, 40, 0.1, 2.0, 1.0, 1.0, 1)[0].verdict for seed in range(150)]
+@pytest.mark.parametrize("gammas", [1, 8])
+def test_equal_policies_are_seldom_told_apart_and_different_ones_are(gammas):
+    equal = [decide_world(seed, 40, 0.1, 2.0, 1.0, 1.0, gammas)[0].verdict for seed in range(150)]
     assert equal.count("too close to call") >= 0.88 * 150
     apart = [decide_world(seed, 40, 0.1, 2.0, 1.2, 1.0, 8)[0] for seed in range(20)]
     assert {(answer.verdict, answer.best.candidate.policy) for answer in apart} == {("speculate", "pearl")}
