@@ -99,6 +99,27 @@ def test_the_expected_speedup_holds_the_truth_though_the_winner_was_chosen_by_lu
     assert held >= 0.88 * 150
 
 
+def test_what_the_choice_adds_is_taken_off_and_a_rival_may_choose_anew():
+    replayed, _ = world(1, 20, 0.3, 2.0, 1.0, 1.0, 8)
+    answer = decide(replayed, 1000)
+    share = answer.optimism / answer.drafting.speedup.mean
+    assert share > 0.05
+    assert 1 - answer.tokens_per_s.mean / answer.drafting.tokens_per_s.mean == pytest.approx(share, rel=0.4)
+    # Against its runner-up alone, the same resamples leave the recommendation more of its lead.
+    kept = [
+        i
+        for i, candidate in enumerate(replayed.candidates)
+        if candidate in (Candidate("ar", 0), answer.best.candidate, answer.runner_up.rated.candidate)
+    ]
+    alone = decide(
+        Replayed([replayed.candidates[i] for i in kept], replayed.tokens, replayed.time_s[kept], [None] * 3, None), 1000
+    )
+    assert alone.runner_up.rated.candidate == answer.runner_up.rated.candidate
+    assert alone.runner_up.margin.mean == answer.runner_up.margin.mean
+    assert alone.runner_up.margin.low > answer.runner_up.margin.low
+    assert alone.runner_up.margin.high > answer.runner_up.margin.high
+
+
 @pytest.mark.parametrize("gammas", [1, 8])
 def test_equal_policies_are_seldom_told_apart_and_different_ones_are(gammas):
     equal = [decide_world(seed, 40, 0.1, 2.0, 1.0, 1.0, gammas)[0].verdict for seed in range(150)]

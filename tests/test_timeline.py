@@ -214,6 +214,7 @@ def test_a_drawing_fits_the_terminal_and_shows_every_round(name, cost, width):
     assert bool(rows["draft"].strip()) == (name != "ar")
     # At 80 columns and a common cost, every outcome can be read.
     if width >= 80 and cost == "draft faster":
+        assert all(line[8] == "|" for line in lines if line.startswith("round")), "lines break between rounds"
         commits = "".join(line[8:] for line in lines if line.startswith("commit"))
         assert commits.count("+") == sum(
             1 for step in timeline[1:] if step.accepted < step.round.score or step.accepted
@@ -251,6 +252,12 @@ def test_the_command_writes_the_file_and_draws(tmp_path):
     done = subprocess.run([*run, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
     document = json.loads((tmp_path / "t.json").read_text())
     hold_to_format(document)
+    # The luck of latencies is that which the request meets among all the others.
+    policy = POLICIES["sd"](4)
+    timing = EmpiricalCost(trace=BUNDLED).timing(policy)
+    steps = simulate(policy, load(BUNDLED).replay(None, None), timing, 0)[3]
+    shown = [e["dur"] for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (1, 2)]
+    assert shown == [step.score_ns / 1000 for step in steps if step.score_ns]
     names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"]
     assert names == ["sd-4 replayed", "sd-4 recorded"]
     assert document["otherData"]["request"] == "00003"
