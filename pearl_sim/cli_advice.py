@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pearl_sim.trace import Trace
 
 CostFile = Annotated[
-    Path | None, typer.Option("--cost", help="A TOML file with a [cost] table; left out: the trace's own steps.")
+    Path | None,
+    typer.Option("--cost", help="A TOML file with a cost table, as scenarios have; left out: the trace's own steps."),
 ]
 
 
