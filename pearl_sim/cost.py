@@ -6,24 +6,18 @@ its name in Cost.
 """
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeAlias, cast
+from typing import Annotated, Literal, Self, TypeAlias
 
-import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from pearl_sim import latencies
 from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
 from pearl_sim.errors import InputError
 from pearl_sim.rules import Policy, widest
 from pearl_sim.settings import Settings
-from pearl_sim.timing import Latency, Timing
-from pearl_sim.trace import load
-
-DRAWS = 256
-"""Quantiles kept of each recorded latency distribution."""
+from pearl_sim.timing import HandOver, Latency, Timing
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -44,6 +38,7 @@ class SharedCost(Settings):
 
     def _timing(
         self,
+        policy: Policy,
         draft: Latency,
         target: Latency,
         prefill: Callable[[int], tuple[int, int]],
@@ -56,13 +51,15 @@ class SharedCost(Settings):
             target=target,
             draft_beside=draft_beside,
             target_beside=target_beside,
-            sync_ns=self._sync() if self.sync is None else self.sync,
+            hand_over=self._hand_over(policy),
             overlap_ppm=round((self.contention - 1) * 1_000_000),
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
         )
 
-    def _sync(self) -> int:
-        return 0
+    def _hand_over(self, policy: Policy) -> HandOver:
+        # The draft alone checks nothing, and autoregressive decoding has nothing to check.
+        sync = self.sync or 0
+        return HandOver(0, sync if policy.gamma else 0, sync)
 
 
 class ConstantCost(SharedCost):
@@ -75,6 +72,7 @@ class ConstantCost(SharedCost):
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses."""
         return self._timing(
+            policy,
             fixed([self.draft * n for n in range(policy.gamma + 1)]),
             fixed([self.target] * (widest(policy) + 1)),
             lambda prompt_tokens: (self.draft, self.target),
@@ -106,6 +104,7 @@ class AffineCost(SharedCost):
         chain, positions = range(policy.gamma + 1), range(widest(policy) + 1)
         step_ns, context_ps = self.draft.ns(self.batch), self.draft.per_context_token * self.batch
         return self._timing(
+            policy,
             Latency(
                 # The i-th forward of a chain also reads the i tokens written before it.
                 base_ns=tuple((n * step_ns + context_ps * (n * (n - 1) // 2) // 1000,) for n in chain),
@@ -177,6 +176,7 @@ class RooflineCost(SharedCost):
         draft, target = self.draft, self.target
         draft_kv, target_kv = draft.context_ns * batch, target.context_ns * batch
         return self._timing(
+            policy,
             Latency(
                 base_ns=tuple((round(n * draft.weights_ns + draft_kv * (n * (n - 1) // 2)),) for n in chain),
                 slope_ps=tuple(round(n * draft_kv * 1000) for n in chain),
@@ -192,112 +192,60 @@ class RooflineCost(SharedCost):
 
 
 class EmpiricalCost(SharedCost):
-    """Latencies resampled from the steps of a trace, so that their spread is simulated too.
+    """Latencies resampled from the steps of a trace or profile, so that their spread is simulated too.
 
     Every size takes one of 256 equally likely quantiles of what was recorded for it, beside the other model in
-    parallel rounds and alone in serial ones; where only one of the two was recorded, it stands for both.  A size
-    between two recorded ones is interpolated quantile by quantile; draft chains are extrapolated in proportion to
-    their length, since a chain is that many equal forwards; a target forward wider than any recorded is refused.
+    parallel rounds and alone in serial ones; where only one of the two was recorded, it stands for both.  Times grow
+    with context as they were seen to.  Draft chains of other lengths lie on a line with those recorded; a target
+    forward between two recorded widths is interpolated, and one wider than any is refused.
     """
 
     model: Literal["empirical"] = "empirical"
     trace: Path
+    batch: Count | None = None
+    """Which of the recorded batch sizes to take, where there are several."""
 
     @model_validator(mode="after")
     def _has_steps(self) -> Self:
-        for role in ("draft", "target"):
-            self._recorded(role, beside=False)
+        steps = self._steps()
+        if self.contention > 1 and steps["overlapped"].any():
+            file = self.trace / "steps.parquet"
+            raise InputError("cost.contention", f"{file} has steps timed while the other model ran; leave it at 1")
         return self
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
+        steps = self._steps()
         alone, beside = (
-            (self._draft_table(policy, overlapped), self._target_table(policy, overlapped))
+            (
+                latencies.draft_table(latencies.measured(steps, "draft", overlapped), policy.gamma + 1),
+                self._target_table(steps, policy, overlapped),
+            )
             for overlapped in (False, True)
         )
-        prefill = cache(self._prefill)
-        return self._timing(*alone, lambda prompt_tokens: prefill(policy.gamma > 0), beside)
+        return self._timing(
+            policy, *alone, lambda prompt_tokens: latencies.prefill(steps, prompt_tokens, policy.gamma > 0), beside
+        )
 
-    def _draft_table(self, policy: Policy, beside: bool) -> Latency:
-        return self._table({0: np.zeros(DRAWS), **self._recorded("draft", beside)}, policy.gamma + 1)
-
-    def _target_table(self, policy: Policy, beside: bool) -> Latency:
-        recorded = self._recorded("target", beside)
-        if widest(policy) > max(recorded):
+    def _target_table(self, steps: pl.DataFrame, policy: Policy, beside: bool) -> Latency:
+        recorded = latencies.measured(steps, "target", beside)
+        if widest(policy) > max(recorded.base):
             # A width that was recorded only the other way round is better than none.
-            recorded = self._recorded("target", not beside) | recorded
-        if widest(policy) > max(recorded):
+            other = latencies.measured(steps, "target", not beside)
+            recorded = latencies.Measured(other.base | recorded.base, other.slope | recorded.slope)
+        if widest(policy) > max(recorded.base):
             raise InputError(
                 self.trace / "steps.parquet",
-                f"the widest target step recorded has {max(recorded)} positions; gamma {policy.gamma} needs "
+                f"the widest target step recorded has {max(recorded.base)} positions; gamma {policy.gamma} needs "
                 f"{widest(policy)}: use a smaller gamma or record wider steps",
             )
-        return self._table(recorded, widest(policy) + 1)
+        return latencies.target_table(recorded, widest(policy) + 1)
 
-    def _steps(self, role: str, beside: bool, prefill: bool) -> pl.DataFrame:
-        """Return the steps of one role, overlapped or not as asked, or all if there are none such."""
-        is_prefill = pl.col("context") == 0
-        steps = load(self.trace).steps.filter(pl.col("role") == role, is_prefill if prefill else ~is_prefill)
-        as_asked = steps.filter(pl.col("overlapped") == beside)
-        return (as_asked if len(as_asked) else steps).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+    def _steps(self) -> pl.DataFrame:
+        return latencies.steps_of(self.trace, self.batch)
 
-    def _recorded(self, role: str, beside: bool) -> dict[int, NDArray[np.float64]]:
-        """Return {size: its quantiles in ns}, prompts left out."""
-        file = self.trace / "steps.parquet"
-        steps = self._steps(role, beside, prefill=False)
-        if steps.is_empty():
-            raise InputError(file, f"no {role} steps were recorded; capture or profile some")
-        if steps["batch"].n_unique() > 1:
-            raise InputError(file, "has steps of several batch sizes, which do not mix; keep one of them")
-        if self.contention > 1 and steps["overlapped"].any():
-            raise InputError("cost.contention", f"{file} has steps timed while the other model ran; leave it at 1")
-        levels = (np.arange(DRAWS) + 0.5) / DRAWS
-        return {
-            size: np.quantile(of_size["ns"].to_numpy(), levels)
-            for (size,), of_size in steps.group_by("tokens")
-            if isinstance(size, int)
-        }
-
-    def _table(self, recorded: dict[int, NDArray[np.float64]], sizes: int) -> Latency:
-        known = sorted(recorded)
-        rows = []
-        for size in range(sizes):
-            above = next((k for k in known if k >= size), known[-1])
-            below = max((k for k in known if k <= size), default=above)
-            if size > known[-1]:
-                row = recorded[known[-1]] * (size / known[-1])
-            elif above == below:
-                row = recorded[above]
-            else:
-                share = (size - below) / (above - below)
-                row = recorded[below] * (1 - share) + recorded[above] * share
-            rows.append(tuple(int(ns) for ns in np.rint(row)))
-        return Latency(tuple(rows), (0,) * sizes, (0,) * sizes)
-
-    def _sync(self) -> int:
-        """Return the mean hand-over of the recorded rounds: what they lasted beyond their longest step."""
-        steps = load(self.trace).steps.filter(pl.col("context") > 0)
-        rounds = (
-            steps.group_by("source", "request", "round")
-            .agg(
-                start=pl.col("start_ns").min(),
-                longest=(pl.col("stop_ns") - pl.col("start_ns")).max(),
-                scored=(pl.col("role") == "target").any(),
-            )
-            .sort("source", "request", "round")
-        )
-        rounds = rounds.with_columns(lasted=pl.col("start").shift(-1).over("source", "request") - pl.col("start"))
-        speculative = steps.filter(pl.col("role") == "draft")["source"].unique()
-        rounds = rounds.filter(pl.col("source").is_in(speculative.implode()), pl.col("lasted").is_not_null())
-        checks = int(rounds["scored"].sum())
-        return max(0, round((rounds["lasted"] - rounds["longest"]).sum() / checks)) if checks else 0
-
-    def _prefill(self, beside: bool) -> tuple[int, int]:
-        # The trace's own prompts are what is replayed, so their median stands for every prompt length.
-        medians = [self._steps(role, beside, prefill=True)["ns"].median() for role in ("draft", "target")]
-        if not all(isinstance(median, float) for median in medians):
-            raise InputError("cost.prefill", f"{self.trace} has no prefill steps of both models; give a duration")
-        return round(cast(float, medians[0])), round(cast(float, medians[1]))
+    def _hand_over(self, policy: Policy) -> HandOver:
+        return latencies.hand_over(self._steps()) if self.sync is None else super()._hand_over(policy)
 
 
 Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost

@@ -93,7 +93,7 @@ class Point(Settings):
     def _every_key_matters(self) -> Self:
         work, recorded = self.workload, isinstance(self.acceptance, Recorded)
         random = not recorded or isinstance(self.cost, EmpiricalCost)
-        reads_prompt = isinstance(self.cost, AffineCost | RooflineCost)
+        reads_prompt = isinstance(self.cost, AffineCost | RooflineCost | EmpiricalCost)
         if not recorded and (work.requests is None or work.tokens is None):
             raise ValueError(
                 "workload.requests and workload.tokens are needed: a synthetic law has no requests of its own"

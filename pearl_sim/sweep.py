@@ -199,7 +199,7 @@ def _theory(name: str, policy: Policy, point: Point, timing: Timing, sums: Seque
 def _durations(policy: Policy, timing: Timing) -> dict[theory.Work, float] | None:
     """Return the mean duration in ns of each kind of round, or None if one depends on context."""
     kinds = [work for work, _ in theory.visits(policy, 2)]
-    means = {work: mean_round_ns(timing, work.draft, work.score, work.checks) for work in kinds}
+    means = {work: mean_round_ns(timing, work.draft, work.score) for work in kinds}
     known = {work: mean for work, mean in means.items() if mean is not None}
     return known if len(known) == len(means) else None
 

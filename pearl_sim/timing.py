@@ -32,13 +32,21 @@ class Latency(NamedTuple):
         return len(self.base_ns[0])
 
 
+class HandOver(NamedTuple):
+    """What a round takes beyond its slower model, by which of them worked: messages, bookkeeping, rollback."""
+
+    draft_ns: int
+    target_ns: int
+    both_ns: int
+
+
 class Timing(NamedTuple):
     """The durations of one scenario under one policy.
 
     draft:         sizes 0..gamma, a chain of that many one-token forwards, while the target waits.
     target:        sizes 0..widest(policy), one forward over that many positions, while the draft waits.
     draft_beside, target_beside: the same while the other model runs.
-    sync_ns:       paid by every round in which the target checks a draft token: hand-over, sampling, rollback.
+    hand_over:     added to every round, by its kind.
     overlap_ppm:   millionths of the overlap by which each model is delayed while the other runs too.
     prefill_ns:    prompt tokens -> (draft, target) time to read the prompt.
     """
@@ -47,7 +55,7 @@ class Timing(NamedTuple):
     target: Latency
     draft_beside: Latency
     target_beside: Latency
-    sync_ns: int
+    hand_over: HandOver
     overlap_ppm: int
     prefill_ns: Callable[[int], tuple[int, int]]
 
@@ -85,9 +93,10 @@ def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> NDArray[np
     return generator(seed, request, LATENCY_STREAM).integers(draws, size=(rounds, 2))
 
 
-def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> float | None:
+def mean_round_ns(timing: Timing, drafted: int, scored: int) -> float | None:
     """Return the mean duration of a round over all draws, or None if it depends on context."""
     together = drafted > 0 and scored > 0
+    hand_over_ns = timing.hand_over.both_ns if together else timing.hand_over[0 if drafted else 1]
     used = (
         (timing.draft_beside if together else timing.draft, drafted),
         (timing.target_beside if together else timing.target, scored),
@@ -100,4 +109,4 @@ def mean_round_ns(timing: Timing, drafted: int, scored: int, checks: bool) -> fl
         return None
     draft, target = np.meshgrid(*parts, indexing="ij")
     longest = np.maximum(draft, target) + np.minimum(draft, target) * timing.overlap_ppm // 1_000_000
-    return float(longest.mean()) + (timing.sync_ns if checks else 0)
+    return float(longest.mean()) + hand_over_ns

@@ -4,6 +4,7 @@ trace.json        where it comes from (Provenance)
 requests.parquet  one row a request
 tokens.parquet    one row an output position, with its run length: what replay stands on
 steps.parquet     one row a timed model step; may be missing
+A profile has only the first and the last, and the cost model that was fitted to them, cost.toml.
 docs/traces.md says what each column means.  Everything is checked on load, and an error names file, column and row.
 """
 
@@ -110,6 +111,16 @@ class Trace:
         return requests[:count]
 
 
+@dataclass(frozen=True)
+class Profile:
+    """Timed steps of a machine and a pair, with no acceptance; `cost` is a scenario's [cost] table fitted to them."""
+
+    path: Path
+    provenance: Provenance
+    steps: pl.DataFrame
+    cost: str
+
+
 def load(path: Path) -> Trace:
     """Return the trace in directory `path`; InputError names the file, column and row of what is wrong.
 
@@ -117,8 +128,21 @@ def load(path: Path) -> Trace:
     """
     files = [path / name for name in ("trace.json", "requests.parquet", "tokens.parquet", "steps.parquet")]
     if not path.is_dir():
-        raise InputError(path, "no such trace; make one with `pearl-sim import`")
+        raise InputError(path, "no such trace; make one with `pearl-sim capture` or `pearl-sim import`")
+    if (path / "cost.toml").exists():
+        raise InputError(path, "is a profile: it knows times, but not which drafts were accepted; name a trace")
     return _load(path, tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files))
+
+
+def load_steps(path: Path) -> pl.DataFrame:
+    """Return the timed steps of a trace or of a profile; InputError as `load`."""
+    file, profiled = path / "steps.parquet", path / "cost.toml"
+    return _load_steps(file, file.stat().st_mtime_ns) if profiled.exists() and file.exists() else load(path).steps
+
+
+@lru_cache(maxsize=8)
+def _load_steps(file: Path, _changed: int) -> pl.DataFrame:
+    return _check_steps(file, _table(file))
 
 
 @lru_cache(maxsize=8)
@@ -130,24 +154,28 @@ def _load(path: Path, _changed: tuple[int, ...]) -> Trace:
     return check(Trace(path, provenance, requests, tokens, timed))
 
 
-def save(trace: Trace) -> None:
-    """Write the trace to its path, all of it or nothing; InputError if it is wrong or the path is taken."""
-    trace = check(trace)
-    if trace.path.exists():
-        raise InputError(trace.path, "exists already; choose another name or remove it")
-    if any(parent.is_file() for parent in trace.path.parents):
-        raise InputError(trace.path, "lies below a file, not a directory; choose another name")
-    trace.path.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{trace.path.name}-", dir=trace.path.parent))
+def save(recorded: Trace | Profile) -> None:
+    """Write a trace or profile to its path, all of it or nothing; InputError if it is wrong or the path is taken."""
+    path = recorded.path
+    if path.exists():
+        raise InputError(path, "exists already; choose another name or remove it")
+    if any(parent.is_file() for parent in path.parents):
+        raise InputError(path, "lies below a file, not a directory; choose another name")
+    tables = {"steps": _check_steps(path / "steps.parquet", recorded.steps)}
+    if isinstance(recorded, Trace):
+        checked = check(recorded)
+        tables = {"requests": checked.requests, "tokens": checked.tokens} | (tables if len(checked.steps) else {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
     try:
-        provenance = trace.provenance.model_dump(mode="json")
+        provenance = recorded.provenance.model_dump(mode="json")
         (part / "trace.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
-        trace.requests.write_parquet(part / "requests.parquet")
-        trace.tokens.write_parquet(part / "tokens.parquet")
-        if len(trace.steps):
-            trace.steps.write_parquet(part / "steps.parquet")
+        for name, table in tables.items():
+            table.write_parquet(part / f"{name}.parquet")
+        if isinstance(recorded, Profile):
+            (part / "cost.toml").write_text(recorded.cost, encoding="utf-8")
         part.chmod(0o755)
-        part.replace(trace.path)
+        part.replace(path)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
@@ -155,12 +183,9 @@ def save(trace: Trace) -> None:
 
 def check(trace: Trace) -> Trace:
     """Return the trace, its columns in order; InputError at the first row that replay could not trust."""
-    requests_file, tokens_file, steps_file = (
-        trace.path / f"{name}.parquet" for name in ("requests", "tokens", "steps")
-    )
+    requests_file, tokens_file = (trace.path / f"{name}.parquet" for name in ("requests", "tokens"))
     requests = _columns(requests_file, trace.requests, REQUESTS)
     tokens = _columns(tokens_file, trace.tokens, TOKENS)
-    steps = _columns(steps_file, trace.steps, STEPS)
     if requests.is_empty():
         raise InputError(requests_file, "the trace has no requests")
     _rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
@@ -177,11 +202,17 @@ def check(trace: Trace) -> Trace:
     for column in ("request", "position"):
         differs = tokens[column] != expected[column]
         _rows(tokens_file, tokens, column, differs, "is out of order; rows go by request, then position 0, 1, 2, ...")
-    _rows(steps_file, steps, "role", ~pl.col("role").is_in(["draft", "target"]), "must be draft or target")
-    _rows(steps_file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
-    for column, least in (("tokens", 1), ("context", 0), ("batch", 1)):
-        _rows(steps_file, steps, column, pl.col(column) < least, f"must be {least} or more")
+    steps = _check_steps(trace.path / "steps.parquet", trace.steps)
     return Trace(trace.path, trace.provenance, requests, tokens, steps)
+
+
+def _check_steps(file: Path, table: pl.DataFrame) -> pl.DataFrame:
+    steps = _columns(file, table, STEPS)
+    _rows(file, steps, "role", ~pl.col("role").is_in(["draft", "target"]), "must be draft or target")
+    _rows(file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
+    for column, least in (("tokens", 1), ("context", 0), ("batch", 1)):
+        _rows(file, steps, column, pl.col(column) < least, f"must be {least} or more")
+    return steps
 
 
 def _rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | pl.Series, problem: str) -> None:

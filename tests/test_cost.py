@@ -10,13 +10,14 @@ from pydantic import TypeAdapter, ValidationError
 from small_trace import small_trace, steps_table
 
 from pearl_sim.acceptance import generator
-from pearl_sim.cost import DRAWS, AffineCost, AffineForward, ConstantCost, Cost, EmpiricalCost, RooflineCost
+from pearl_sim.cost import AffineCost, AffineForward, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
+from pearl_sim.latencies import DRAWS
 from pearl_sim.policies import POLICIES, autoregressive, pearl, speculative
 from pearl_sim.rules import widest
-from pearl_sim.timing import Latency, Timing, delay_ns, draw_numbers, latency_ns, mean_round_ns
+from pearl_sim.timing import HandOver, Latency, Timing, delay_ns, draw_numbers, latency_ns, mean_round_ns
 from pearl_sim.trace import STEPS, save
 
 
@@ -140,7 +141,7 @@ FLAT = [
 def test_empirical_sizes_between_recorded_ones_are_interpolated_and_longer_chains_extrapolated(tmp_path):
     timing = empirical(tmp_path / "trace", FLAT).timing(pearl(5))
     assert [price(timing.draft, n) for n in range(6)] == [0, 100, 200, 300, 400, 500]
-    assert [price(timing.target, k) for k in range(6)] == [1000, 1000, 1100, 1200, 1300, 1400]
+    assert [price(timing.target, k) for k in range(6)] == [0, 1000, 1100, 1200, 1300, 1400]
     assert timing.prefill_ns(99) == (60, 3000)
 
 
@@ -204,22 +205,22 @@ def test_mean_round_time_is_the_mean_over_every_pair_of_draws(draws, ppm):
     drafts, targets = zip(*draws, strict=True)
     idle, flat = (0,) * len(draws), (0, 0)
     draft, target = Latency((idle, drafts), flat, (0, 50)), Latency((idle, targets), flat, flat)
-    timing = Timing(draft, target, draft, target, 7, ppm, lambda _: (0, 0))
+    timing = Timing(draft, target, draft, target, HandOver(5, 6, 7), ppm, lambda _: (0, 0))
     lasts = [
         max(draft, target) + delay_ns(draft, target, ppm) + 7
         for draft in (max(50, draft) for draft in drafts)
         for target in targets
     ]
-    assert mean_round_ns(timing, 1, 1, True) == pytest.approx(np.mean(lasts), rel=1e-12)
-    assert mean_round_ns(timing, 0, 1, False) == pytest.approx(np.mean(targets), rel=1e-12)
-    assert mean_round_ns(timing, 1, 0, False) == pytest.approx(np.mean([max(50, draft) for draft in drafts]), rel=1e-12)
+    assert mean_round_ns(timing, 1, 1) == pytest.approx(np.mean(lasts), rel=1e-12)
+    assert mean_round_ns(timing, 0, 1) == pytest.approx(np.mean(targets) + 6, rel=1e-12)
+    assert mean_round_ns(timing, 1, 0) == pytest.approx(np.mean([max(50, draft) for draft in drafts]) + 5, rel=1e-12)
 
 
 def test_mean_round_time_is_unknown_where_context_counts():
     model = AffineForward(base="100 ns", per_context_token="1 ps")
     timing = AffineCost(draft=AffineForward(base="5 ns"), target=model).timing(pearl(2))
-    assert mean_round_ns(timing, 2, 1, True) is None
-    assert mean_round_ns(timing, 2, 0, False) == 10
+    assert mean_round_ns(timing, 2, 1) is None
+    assert mean_round_ns(timing, 2, 0) == 10
 
 
 def test_empirical_costs_are_those_timed_beside_the_other_model_in_parallel_rounds_only(tmp_path):

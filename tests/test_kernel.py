@@ -26,7 +26,7 @@ from pearl_sim.policies import POLICIES, pearl
 from pearl_sim.rules import Policy, widest
 from pearl_sim.scenario import read
 from pearl_sim.sweep import run
-from pearl_sim.timing import Latency, Timing
+from pearl_sim.timing import HandOver, Latency, Timing
 from pearl_sim.trace import save
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +97,7 @@ def timings(draw, policy):
         latency(widest(policy) + 1),
         latency(policy.gamma + 1),
         latency(widest(policy) + 1),
-        draw(st.one_of(st.just(0), ns)),
+        HandOver(*draw(st.one_of(st.just((0, 0, 0)), st.tuples(ns, ns, ns)))),
         draw(st.one_of(st.just(0), st.integers(0, 5 * 10**6))),
         draw(st.tuples(ns, ns).map(lambda parts: lambda prompt_tokens: (parts[0], parts[1] + prompt_tokens))),
     )
@@ -148,9 +148,8 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
         Latency(((0,),) * sizes, (0,) * sizes, (long_ns,) * sizes),
         Latency(((0,),) * sizes, (long_ns,) * sizes, (0,) * sizes),
     ):
-        timing = Timing(
-            latency, latency, latency, latency, long_ns if overlap_ppm % 2 else 0, overlap_ppm, lambda _: (1, 1)
-        )
+        hand_over = HandOver(*[long_ns if overlap_ppm % 2 else 0] * 3)
+        timing = Timing(latency, latency, latency, latency, hand_over, overlap_ppm, lambda _: (1, 1))
         requests = [request([2] * limit, prompt_tokens=1)]
         try:
             told = kernel.simulate(policy, requests, timing, 0)
@@ -170,7 +169,7 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
         {"draft": Latency(((10**18,), (10**18,)), (0, 0), (0, 0))},
         {"target": Latency(((10**12,), (10**12,)), (0, 0), (0, 0)), "overlap_ppm": 10**8},
         {"target": Latency(((1,), (2**64,)), (0, 0), (0, 0))},
-        {"sync_ns": 2**62},
+        {"hand_over": HandOver(0, 0, 2**62)},
         {"prefill_ns": lambda _: (2**63 - 40, 1)},
         {"draft": Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0))},
     ],
@@ -178,7 +177,7 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
 def test_each_part_of_the_time_is_kept_within_the_clock(change):
     """Forty tokens after a prompt of one, each change alone too long for 64 bits in a sum or in a product."""
     short = Latency(((1,), (1,)), (0, 0), (0, 0))
-    fitting = Timing(short, short, short, short, 1, 0, lambda _: (1, 1))
+    fitting = Timing(short, short, short, short, HandOver(1, 1, 1), 0, lambda _: (1, 1))
     requests = [request([0] * 40, prompt_tokens=1)]
     same(pearl(1), requests, fitting)
     for entry in (

@@ -12,7 +12,7 @@ from pearl_sim.cost import AffineCost, AffineForward
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Frontier, Policy, Round, candidates
-from pearl_sim.timing import Latency, Timing
+from pearl_sim.timing import HandOver, Latency, Timing
 
 names = st.sampled_from(sorted(POLICIES))
 gammas = st.integers(0, 12)
@@ -131,7 +131,7 @@ def test_the_same_input_gives_the_same_timelines_whatever_the_seed_where_no_late
 
 def test_a_timeline_does_not_depend_on_the_requests_after_it_and_latency_draws_follow_the_seed():
     draws = Latency(tuple(tuple(size * 10 + draw for draw in range(7)) for size in range(6)), (0,) * 6, (0,) * 6)
-    timing = Timing(draws, draws, draws, draws, 0, 0, lambda prompt_tokens: (1, 1))
+    timing = Timing(draws, draws, draws, draws, HandOver(0, 0, 0), 0, lambda prompt_tokens: (1, 1))
     requests = [request(Iid(alpha=0.6).runs(0, number, 50)) for number in range(3)]
     policy = Policy(4, True, True)
     three = simulate(policy, requests, timing, 7)

@@ -23,7 +23,7 @@ from pearl_sim.judge import Request, accept
 from pearl_sim.metrics import Tally, Totals
 from pearl_sim.rules import Frontier, Policy, Round, candidates, plan, settle
 from pearl_sim.timeline import Step, Timeline
-from pearl_sim.timing import Latency, Timing, delay_ns, draw_numbers, latency_ns, prefill_parts
+from pearl_sim.timing import HandOver, Latency, Timing, delay_ns, draw_numbers, latency_ns, prefill_parts
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class Clock(NamedTuple):
     target_beside: Any
     fixed_draft_ns: Integers
     fixed_target_ns: Integers
-    sync_ns: int
+    hand_over: HandOver
     overlap_ppm: int
 
 
@@ -124,7 +124,7 @@ def _clock(timing: Timing) -> Clock:
     fixed = not any(part.draws > 1 or any(part.slope_ps) for part in parts)
     times = [[0, *(latency_ns(part, size, 0, 0) for size in range(1, len(part.base_ns)))] for part in parts]
     draft_ns, target_ns = (np.array(times[role::2] if fixed else [[], []], np.int64) for role in (0, 1))
-    return Clock(draft, target, draft_beside, target_beside, draft_ns, target_ns, timing.sync_ns, timing.overlap_ppm)
+    return Clock(draft, target, draft_beside, target_beside, draft_ns, target_ns, timing.hand_over, timing.overlap_ppm)
 
 
 def _refuse_overflow(
@@ -138,7 +138,7 @@ def _refuse_overflow(
         longest_ns = max(longest_ns, int(floor_ns.max()), int(base_ns.max()) + slope // 1000)
         product = max(product, slope)
     delay = longest_ns * clock.overlap_ppm
-    round_ns = longest_ns + delay // 1_000_000 + clock.sync_ns
+    round_ns = longest_ns + delay // 1_000_000 + max(clock.hand_over)
     end = sum(map(max, prefill)) + round_ns * sum(2 * request.limit for request in requests)
     if max(product, delay, end) > LARGEST:
         raise OverflowError("times in this simulation could pass 2^63 ns, the end of the kernel's clock")
@@ -152,7 +152,8 @@ def _decode(
     Returns how many steps were filled, the deepest draft checked, and the rounds that a record cannot tell.
     """
     # One loop, its tables in local names: handing them to a function each round would cost ten times the round.
-    draft, target, draft_beside, target_beside, draft_table, target_table, sync_ns, overlap_ppm = clock
+    draft, target, draft_beside, target_beside, draft_table, target_table, hand_over, overlap_ppm = clock
+    draft_over_ns, target_over_ns, both_over_ns = hand_over
     fixed, random, draws = draft_table.size > 0, len(batch.draws) > 0, (0, 0)
     now = taken = deepest = unknown = first_draw = 0
     for request in range(len(batch.limit)):
@@ -185,12 +186,12 @@ def _decode(
             if overlap_ppm:
                 delay = delay_ns(draft_ns, score_ns, overlap_ppm)
                 draft_ns, score_ns = draft_ns + delay, score_ns + delay
-            now += max(draft_ns, score_ns)
+            now += max(draft_ns, score_ns) + (both_over_ns if beside else draft_over_ns if drafted else target_over_ns)
             if pending == 0:
                 chain = verified
             checked, accepted = candidates(frontier, round), 0
             if checked:
-                now, accepted = now + sync_ns, accept(runs[chain], chain, verified, checked)
+                accepted = accept(runs[chain], chain, verified, checked)
             frontier = settle(frontier, round, accepted)
 
             if len(steps):

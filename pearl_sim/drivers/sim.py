@@ -1,7 +1,7 @@
 """The simulator: draft and target as SimPy devices, requests as processes that hold them while they decode.
 
-In a round both models start together; the round is over when the slower one is done and, if drafts were
-checked, the hand-over has been paid.  Time is whole nanoseconds.
+In a round both models start together; the round is over when the slower one is done and the hand-over has been
+paid.  Time is whole nanoseconds.
 """
 
 from collections.abc import Generator, Sequence
@@ -84,7 +84,8 @@ def _decode(
     # take place makes no event.
     timeout, record, runs = env.timeout, timeline.append, request.runs.tolist()
     prompt_tokens, limit, _ = request
-    draft, target, draft_beside, target_beside, sync_ns, overlap_ppm, _ = timing
+    draft, target, draft_beside, target_beside, hand_over, overlap_ppm, _ = timing
+    draft_over_ns, target_over_ns, both_over_ns = hand_over
     frontier, chain, number = Frontier(1, 0), 1, 0
     while frontier.verified < limit:
         start = int(env.now)
@@ -102,19 +103,21 @@ def _decode(
             drafting, scoring = timeout(draft_ns), timeout(score_ns)
             yield drafting
             yield scoring
+            over_ns = both_over_ns
         elif drafted:
             draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draft_draw)
             yield timeout(draft_ns)
+            over_ns = draft_over_ns
         else:
             score_ns = latency_ns(target, scored, prompt_tokens + verified, target_draw)
             yield timeout(score_ns)
+            over_ns = target_over_ns
+        if over_ns:
+            yield timeout(over_ns)
 
         if pending == 0:
             chain = verified
-        checked = candidates(frontier, round)
-        if checked and sync_ns:
-            yield timeout(sync_ns)
-        accepted = accept(runs[chain], chain, verified, checked)
+        accepted = accept(runs[chain], chain, verified, candidates(frontier, round))
         record(Step(start, int(env.now), draft_ns, score_ns, frontier, round, accepted))
         frontier = settle(frontier, round, accepted)
         number += 1
