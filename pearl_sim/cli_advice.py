@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 CostFile = Annotated[
     Path | None,
-    typer.Option("--cost", help="A TOML file with a cost table, as scenarios have; left out: the trace's own steps."),
+    typer.Option("--cost", help="A scenario's cost in a TOML file; left out: the trace's own steps."),
 ]
 
 

@@ -135,6 +135,8 @@ def replay(
     """
     if max_gamma and run_limit is not None and max_gamma > run_limit:
         raise InputError(f"--max-gamma {max_gamma}", f"{_recorded(run_limit)}; use {run_limit} or less")
+    for name in POLICIES if max_gamma else ():
+        cost.timing(POLICIES[name](max_gamma or 0))  # what it cannot price is said before anything is replayed
     candidates, times, unknown, limited = [], [], [], None
     best: dict[str, tuple[int, int]] = {}
     for gamma in range((max_gamma or LARGEST_GAMMA) + 1):
@@ -148,7 +150,7 @@ def replay(
         try:
             timings = [cost.timing(policy) for policy in policies]
         except InputError as error:
-            if max_gamma or gamma <= 1:
+            if gamma <= 1:
                 raise
             limited = str(error)
             break

@@ -61,7 +61,7 @@ def notes(answer: Answer, replayed: Replayed) -> list[str]:
     rising = [rated.candidate.policy for rated in answer.by_policy if rated.candidate.gamma == last]
     if rising:
         said.append(
-            f"{' and '.join(rising)} did best at gamma {last}, the largest searched: beyond it "
+            f"{', '.join(rising)} did best at gamma {last}, the largest searched: beyond it "
             f"{'it' if len(rising) == 1 else 'they'} may gain, and the answer change"
         )
     if replayed.limited:

@@ -209,12 +209,16 @@ def test_a_cost_is_read_from_a_scenario_or_a_file_of_its_own(tmp_path):
         read_cost(own)
 
 
-def test_the_command_answers_in_a_sentence_first_and_in_json(tmp_path):
-    done = pearl_sim("recommend", "--trace", BUNDLED, cwd=tmp_path)
+def test_the_command_answers_in_a_sentence_first_and_in_json(tmp_path, capsys):
+    cost = tmp_path / "cost.toml"
+    cost.write_text('[cost]\nmodel = "constant"\ndraft = "1 ms"\ntarget = "8 ms"\n')
+    recommend(Path(BUNDLED), cost)
+    told = capsys.readouterr().out
+    assert told.startswith("Use pearl with gamma 8")
+    assert "occupies two devices" in told
+    done = pearl_sim("recommend", "--trace", BUNDLED, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Use pearl with gamma ")
-    assert "occupies two devices" in done.stdout
-    answer = json.loads(pearl_sim("recommend", "--trace", BUNDLED, "--json", cwd=tmp_path).stdout)
+    answer = json.loads(done.stdout)
     assert list(answer) == [
         "trace", "cost", "verdict", "sentence", "notes", "requests", "tokens", "max_gamma", "best", "expected",
         "runner_up", "next_gamma", "one_device", "candidates",
@@ -227,7 +231,7 @@ def test_the_command_answers_in_a_sentence_first_and_in_json(tmp_path):
     assert answer["best"]["policy"] == "pearl"
     assert answer["requests"] == 40
     assert {candidate["gamma"] for candidate in answer["candidates"]} == set(range(9))
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [cost], "it writes nothing"
 
 
 def test_what_cannot_be_answered_is_refused_in_one_line(tmp_path):
