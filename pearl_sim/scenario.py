@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import AfterValidator, Field, model_validator
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
 from pearl_sim.axes import Value, flatten, read_axes
-from pearl_sim.cost import AffineCost, ConstantCost, EmpiricalCost, RooflineCost
+from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
 from pearl_sim.policies import POLICIES
@@ -42,6 +42,10 @@ class Recorded(Settings):
 
     law: Literal["recorded"] = "recorded"
     trace: Path
+
+
+AnyCost: TypeAlias = Annotated[ConstantCost | AffineCost | RooflineCost | EmpiricalCost, Field(discriminator="model")]
+"""A [cost] table."""
 
 
 class Policies(Settings):
@@ -79,7 +83,7 @@ class Point(Settings):
     """One design point: everything a simulation needs."""
 
     acceptance: Annotated[Iid | PerDepth | Decaying | Beta | Markov | Recorded, Field(discriminator="law")]
-    cost: Annotated[ConstantCost | AffineCost | RooflineCost | EmpiricalCost, Field(discriminator="model")]
+    cost: AnyCost
     policy: Policies
     workload: Workload = Workload()
     reading_note: bool = False
@@ -185,14 +189,26 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     return Scenario(file.stem, title, points)
 
 
+class _OnlyCost(Settings):
+    cost: AnyCost
+
+
+def read_cost(file: Path) -> Cost:
+    """Return the cost that `file`, a scenario or just its [cost] table, describes; InputError if it is swept."""
+    raw = _toml(file)
+    for key, _ in flatten(file, raw.get("sweep", {})):
+        if key.startswith("cost."):
+            raise InputError(file, f"sweeps {key}; one cost is needed here, so set it in [cost]")
+    _find_trace(file, raw.get("cost"))
+    return _OnlyCost.read(file, {"cost": raw["cost"]} if "cost" in raw else {}).cost
+
+
 def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point:
     own = _copied(raw)
     for key, value in swept.items():
         _put(file, own, key, value)
     for table in ("acceptance", "cost"):
-        trace = own[table].get("trace") if isinstance(own.get(table), dict) else None
-        if isinstance(trace, str):
-            own[table]["trace"] = Path(os.path.normpath(file.parent / trace))
+        _find_trace(file, own.get(table))
     point = Point.read(file, own)
     for policy in point.policy.chosen().values():
         # Prices every size and a prompt, so that what a trace lacks is said before anything runs.
@@ -201,6 +217,12 @@ def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point
         gamma = point.policy.gamma or 0
         refuse_beyond_record(load(point.acceptance.trace).provenance, gamma, f"{file}: policy.gamma = {gamma}")
     return point
+
+
+def _find_trace(file: Path, table: object) -> None:
+    """Turn the trace that a table names into a path from here: in a file, it is relative to the file."""
+    if isinstance(table, dict) and isinstance(table.get("trace"), str):
+        table["trace"] = Path(os.path.normpath(file.parent / table["trace"]))
 
 
 def _toml(file: Path) -> dict[str, Any]:
