@@ -15,7 +15,8 @@ t_position is 2 FLOP a parameter at the GPUs' peak.  What both runs pay once, pr
 
 Fitted: one integer gamma a pair, which the benchmark does not tell, and two numbers for all rows: `efficiency`, the
 share of peak arithmetic reached, and `overhead`, by how much a round outlasts its target forward (the hand-over,
-and waiting for the draft).  Every prediction is made by a fit that has not seen the row: see `predict`.
+and waiting for the draft).  The exponent 2 of the knee was chosen with all rows in sight (docs/validation.md);
+everything fitted is fitted anew for every group of rows left out, by `predict`.
 """
 
 from collections.abc import Callable, Mapping
