@@ -1,4 +1,4 @@
-"""The things to run here, each in an environment of its own: simulate, tests, bench, train_pair, lint, types.
+"""The things to run here, each in an environment of its own: simulate, tests, validate, bench, train_pair, lint, types.
 
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
@@ -30,6 +30,13 @@ def tests(session: nox.Session) -> None:
     session.install(TORCH)
     session.install("-e", ".[models]", *nox.project.dependency_groups(PYPROJECT, "tests"))
     session.run("pytest", "-n", "auto", *session.posargs)
+
+
+@nox.session
+def validate(session: nox.Session) -> None:
+    """Predict published hardware measurements and print the errors.  Needs no GPU and no torch."""
+    session.install("-e", ".")
+    session.run("pearl-sim", "validate", "published", *session.posargs)
 
 
 @nox.session

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__, cli_advice, cli_models
+from pearl_sim import __version__, cli_advice, cli_models, cli_validate
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ app.command()(cli_models.generate)
 app.command()(cli_models.capture)
 app.command()(cli_advice.recommend)
 app.command()(cli_advice.timeline)
+app.command()(cli_validate.validate)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
