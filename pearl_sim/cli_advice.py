@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 CostFile = Annotated[
     Path | None,
-    typer.Option("--cost", help="A scenario's cost in a TOML file; left out: the trace's own steps."),
+    typer.Option(
+        "--cost", help="A scenario's cost in a TOML file, or a profile or trace; left out: the trace's own steps."
+    ),
 ]
 
 
@@ -64,7 +66,8 @@ def _cost(trace: "Trace", file: Path | None) -> "Cost":
         return read_cost(file)
     if trace.steps.is_empty():
         raise InputError(
-            trace.path, "has no recorded steps to tell what a forward takes; give --cost FILE with a [cost] table"
+            trace.path,
+            "has no recorded steps to tell what a forward takes; give --cost: a file with a [cost] table, or a profile",
         )
     return EmpiricalCost(trace=trace.path)
 

@@ -133,15 +133,14 @@ def need_models() -> None:
 
 def policies_of(names: Sequence[str], gammas: Sequence[int]) -> "dict[str, Policy]":
     """Return the policies by the name that a trace gives their steps: ar, sd-4, pearl-4, ..."""
-    from pearl_sim.policies import POLICIES
+    from pearl_sim.policies import POLICIES, label
 
     chosen: dict[str, Policy] = {}
     for name in names:
         if name not in POLICIES:
             raise InputError(f"policy {name!r}", f"must be one of {', '.join(POLICIES)}")
         for gamma in gammas:
-            policy = POLICIES[name](at_least(gamma, 1, "gamma"))
-            chosen[f"{name}-{gamma}" if policy.gamma else name] = policy
+            chosen[label(name, gamma)] = POLICIES[name](at_least(gamma, 1, "gamma"))
     return chosen
 
 

@@ -41,3 +41,15 @@ POLICIES: MappingProxyType[str, Callable[[int], Policy]] = MappingProxyType(
     }
 )
 """Each policy by the name that scenarios, tables and pictures use: name -> (gamma -> Policy)."""
+
+
+def label(name: str, gamma: int) -> str:
+    """Return what a trace calls the runs of a policy: ar, sd-4, pearl-4, ..."""
+    return f"{name}-{gamma}" if POLICIES[name](gamma).gamma else name
+
+
+def of_label(text: str) -> tuple[str, int] | None:
+    """Return the (name, gamma) that a trace calls `text`, or None if that is no policy's run."""
+    name, _, gamma = text.rpartition("-")
+    found = (name, int(gamma)) if gamma.isdecimal() else (text, 0)
+    return found if found[0] in POLICIES and label(*found) == text else None

@@ -194,7 +194,12 @@ class _OnlyCost(Settings):
 
 
 def read_cost(file: Path) -> Cost:
-    """Return the cost that `file`, a scenario or just its [cost] table, describes; InputError if it is swept."""
+    """Return the cost that `file`, a scenario or just its [cost] table, describes; InputError if it is swept.
+
+    A directory is a trace or a profile, whose steps are resampled.
+    """
+    if file.is_dir():
+        return EmpiricalCost.read("cost", {"trace": file})
     raw = _toml(file)
     for key, _ in flatten(file, raw.get("sweep", {})):
         if key.startswith("cost."):

@@ -1,0 +1,99 @@
+"""How well the simulation tells the time, measured: a profile and real runs side by side, then compared.
+
+After each request that the engine decodes under every policy and gamma, one pass of a profile is made, so that both see
+the same machine.  The simulator is then given the trace's acceptance and the profile's times, once as a whole and once
+only the part with two of the gammas: the other gammas' runs are predicted from steps of other sizes.  The ablations
+are predicted in both, since no profile contains them.
+"""
+
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+
+from pearl_sim import profile
+from pearl_sim.affine_fit import as_toml, fit
+from pearl_sim.capture import capture
+from pearl_sim.compare import compare
+from pearl_sim.cost import EmpiricalCost
+from pearl_sim.errors import InputError
+from pearl_sim.models.pair import Pair
+from pearl_sim.policies import POLICIES, label
+from pearl_sim.prompts import Prompt
+from pearl_sim.recording import Row
+from pearl_sim.trace import STEPS, Profile, Trace, load, save
+
+GAMMAS = (1, 2, 4, 6, 8)
+KEPT = (2, 8)
+"""The gammas that the smaller profile keeps."""
+
+RUNS, WHOLE, PART = "runs", "profile", "profile_gammas_2_8"
+"""What a measurement consists of, a directory each: a trace, and two profiles."""
+
+
+class Measured(NamedTuple):
+    """A measurement: the runs, the whole profile, and what compare says of it and of the part of it."""
+
+    runs: Trace
+    profile: Profile
+    found: pl.DataFrame
+
+
+def measure(
+    pair: Pair,
+    prompts: Sequence[Prompt],
+    tokens: int,
+    out: Path,
+    command: str,
+    on_request: Callable[[int, int], object] = lambda number, written: None,
+) -> Measured:
+    """Record runs and profile at `out`, an earlier measurement there replaced, and compare them."""
+    refuse_foreign(out)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    lengths = sorted(len(pair.encode(prompt.text, tokens)) for prompt in prompts)
+    # Contexts around those that the runs see: a short prompt at its beginning, a long one at its end.
+    contexts = (lengths[len(lengths) // 4], lengths[3 * len(lengths) // 4] + tokens * 3 // 4)
+    grid = profile.Grid(GAMMAS, contexts, (1,))
+    rows: list[Row] = []
+
+    def after(number: int, written: int) -> None:
+        rows.extend(profile.one_pass(pair, grid, number))
+        on_request(number, written)
+
+    policies = {label(name, gamma): POLICIES[name](gamma) for name in POLICIES for gamma in GAMMAS}
+    runs = capture(pair, prompts, tokens, policies, part / RUNS, command, resume=False, on_request=after)
+    whole = profile.finish(pair, pl.DataFrame(rows, STEPS, orient="row"), len(prompts), part / WHOLE, command)
+    save(kept(whole, part / PART))
+    found = judge(part)
+    if out.exists():
+        shutil.rmtree(out)
+    part.replace(out)
+    return Measured(runs, whole, found)
+
+
+def kept(whole: Profile, path: Path) -> Profile:
+    """Return the part of a profile that it would be, had it been made with the gammas KEPT only."""
+    names = [label(name, gamma) for name in ("ar", "sd", "pearl") for gamma in KEPT]
+    steps = whole.steps.filter(pl.col("source").str.split(" ").list.get(1).is_in(names))
+    note = f"part of {whole.path.name}: its gammas {' and '.join(map(str, KEPT))}"
+    provenance = whole.provenance.model_copy(update={"notes": (*whole.provenance.notes, note)})
+    found = fit(steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns")))
+    return Profile(path, provenance, steps, as_toml(found, path.name))
+
+
+def judge(measurement: Path) -> pl.DataFrame:
+    """Return the comparison of the runs recorded at `measurement` with its whole profile, then with the part."""
+    runs = load(measurement / RUNS)
+    costs = {"every gamma profiled": WHOLE, "gammas 2 and 8 profiled": PART}
+    return pl.concat(
+        [compare(runs, EmpiricalCost(trace=measurement / directory), called) for called, directory in costs.items()]
+    )
+
+
+def refuse_foreign(out: Path) -> None:
+    """Raise InputError if `out` exists and is no measurement that may be replaced."""
+    if out.exists() and not (out / RUNS / "trace.json").is_file():
+        raise InputError(out, "exists and holds no earlier measurement; choose another --out")
