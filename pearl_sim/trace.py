@@ -15,11 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import polars as pl
 from pydantic import Field
 
 from pearl_sim.errors import InputError
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.settings import Settings
 
 SCHEMA_VERSION = 1
@@ -52,6 +53,8 @@ STEPS = {
     "batch": pl.Int64,
     "overlapped": pl.Boolean,
 }
+CENSORED = {"censored": pl.Boolean}
+"""A column more of tokens.parquet, for records that stop looking at some runs earlier than at others."""
 NULLABLE = {"category", "finish", "token", "draft_token", "margin", "alpha"}
 
 
@@ -109,6 +112,17 @@ class Trace:
             requests.append(Request(prompt_tokens, output_tokens if limit is None else min(limit, output_tokens), own))
         return requests[:count]
 
+    def censored(self, count: int | None) -> list[Censored] | None:
+        """Return, for the first `count` requests, where a run may be longer than recorded; None if it never is."""
+        limit = self.provenance.run_limit
+        if "censored" in self.tokens.columns:
+            cut = self.tokens["censored"].to_numpy()
+        elif limit is not None:
+            cut = self.tokens["run"].to_numpy() >= limit
+        else:
+            return None
+        return np.split(cut, np.cumsum(self.requests["output_tokens"].to_numpy())[:-1])[:count]
+
 
 def load(path: Path) -> Trace:
     """Return the trace in directory `path`; InputError names the file, column and row of what is wrong.
@@ -159,7 +173,7 @@ def check(trace: Trace) -> Trace:
         trace.path / f"{name}.parquet" for name in ("requests", "tokens", "steps")
     )
     requests = _columns(requests_file, trace.requests, REQUESTS)
-    tokens = _columns(tokens_file, trace.tokens, TOKENS)
+    tokens = _columns(tokens_file, trace.tokens, TOKENS | (CENSORED if "censored" in trace.tokens.columns else {}))
     steps = _columns(steps_file, trace.steps, STEPS)
     if requests.is_empty():
         raise InputError(requests_file, "the trace has no requests")
