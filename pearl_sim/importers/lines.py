@@ -16,12 +16,16 @@ from pearl_sim.errors import InputError
 LONGEST = 1 << 26
 """Bytes of a line at most: a longer one is no record, and must not fill the memory."""
 
+LARGEST = 2**63
 GZIP, UTF8_MARK, UTF16_MARKS = b"\x1f\x8b", b"\xef\xbb\xbf", (b"\xff\xfe", b"\xfe\xff")
 
 
 def numbered(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield ("FILE: line N", the line without its end) for every line that is not blank; InputError if unreadable."""
-    number = 0
+    """Yield ("FILE: line N", the line without its end) for every line that is not blank.
+
+    InputError if there is none, or one cannot be read.
+    """
+    number, found = 0, False
     try:
         if not file.exists():
             raise InputError(file, "no such file")
@@ -39,12 +43,13 @@ def numbered(file: Path) -> Iterator[tuple[str, str]]:
                     raw = raw.removeprefix(UTF8_MARK)
                 line = raw.rstrip(b"\r\n")
                 if line.strip():
+                    found = True
                     yield where, line.decode()
     except UnicodeDecodeError as error:
         raise InputError(where, f"is not UTF-8: byte {error.object[error.start]:#04x}") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{file}: line {number + 1}", f"cannot be read: {error}") from None
-    if number == 0:
+    if not found:
         raise InputError(file, "is empty")
 
 
@@ -65,15 +70,16 @@ def counts(where: str, record: dict[str, Any], key: str) -> list[int]:
     values = record.get(key)
     if not isinstance(values, list):
         raise InputError(f"{where}: {key}", "is missing" if values is None else "must be a list of whole numbers")
-    for value in values:
-        count(f"{where}: {key}", value)
+    if not all(type(value) is int and 0 <= value < LARGEST for value in values):
+        for value in values:
+            count(f"{where}: {key}", value)
     return values
 
 
 def count(where: str, value: object) -> int:
     """Return a whole number of 64 bits, 0 or more, or raise InputError."""
-    if type(value) is not int or value >= 2**63:
-        raise InputError(where, f"{value!r} must be a whole number" if value is not None else "is missing")
+    if type(value) is not int or value >= LARGEST:
+        raise InputError(where, "is missing" if value is None else f"{value!r} must be a whole number")
     if value < 0:
         raise InputError(where, f"{value} must be 0 or more")
     return value
