@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pearl_sim.acceptance import Beta, Decaying, Floats, Iid, Law, Markov, PerDepth
+from pearl_sim.acceptance import Beta, Decaying, Floats, Iid, Law, Markov, PerDepth, beta_nodes
 from pearl_sim.survival import Checks, Counted, chi2_tail
 
 REJECTED_BELOW = 0.01
@@ -149,8 +149,7 @@ def _judged(checks: Checks, law: Law, parameters: int) -> Fit:
             own_accepted - mean * own_checked,
             mean * (1 - mean) * own_checked * (1 + (own_checked - 1) * alike),
         )
-        # Hard requests have more chains: over chains, alpha is Beta(a, b + 1).
-        survival = Beta(a=law.a, b=min(law.b + 1, 1e6)).survival(depths)
+        survival = _over_chains(law, depths)
     else:
         survival = law.survival(depths)
         before = np.append(1.0, survival[:-1])
@@ -165,6 +164,17 @@ def _judged(checks: Checks, law: Law, parameters: int) -> Fit:
     rejected = any(p < REJECTED_BELOW for p in (depth_p, request_p))  # no nan is
     aic = 2 * parameters - 2 * likelihood
     return Fit(law, parameters, likelihood, aic, depth_p, request_p, off, rejected)
+
+
+def _over_chains(law: Beta, depths: Counted) -> Floats:
+    """Return S(k) over all chains of texts of one length, followed to the deepest of `depths`.
+
+    A hard request has more chains than an easy one: as many as one chain's tokens, 1 + alpha + alpha^2 + ..., are few.
+    """
+    alpha, weight = (np.array(values) for values in beta_nodes(law.a, law.b))
+    powers = alpha[:, None] ** depths
+    chains = weight / (1 + powers.sum(axis=1))
+    return np.asarray(chains @ powers / chains.sum())
 
 
 def _p(off: Floats, variance: Floats, parameters: int) -> float:
