@@ -99,6 +99,7 @@ def _of_checks(path: Path, checks: Checks, chains: list[Chains] | None, run_limi
         raise InputError(path, "no draft was checked, so nothing is known about acceptance")
     depths = estimate(checks)
     told: Dependence = dependence(checks, chains)
+    whole = chains is not None and not any(own.censored[:-1].any() for own in chains)
     return {
         "requests": len(checks.checked),
         "checked": int(checks.checked.sum()),
@@ -109,7 +110,7 @@ def _of_checks(path: Path, checks: Checks, chains: list[Chains] | None, run_limi
         "open_end": depths[-1].survival.mean > OPEN_END,
         "dispersion": _interval(told.dispersion),
         "autocorrelation": _interval(told.autocorrelation),
-        "laws": [_law(one) for one in fit(checks)],
+        "laws": [_law(one) for one in fit(checks, whole)],
     }
 
 

@@ -44,10 +44,15 @@ def import_(
     for name, least in (("gamma", 1), ("run_limit", 1)):
         if options.get(name, least) < least:
             raise InputError(f"--{name.replace('_', '-')} {options[name]}", f"must be {least} or more")
+    from rich.console import Console
+    from rich.markup import escape
+
     if out.exists():
         raise InputError(out, "exists already; choose another name or remove it")
-    found = _reader(kind, files, options)(out)
-    _save(found)
+    read = _reader(kind, files, options)
+    with Console(stderr=True).status(f"reading {escape(str(files[0]))}"):
+        found = read(out)
+        _save(found)
     print(f"wrote {out}: {_size(found)}")
     for note in found.provenance.notes:
         print(f"  {note}")

@@ -50,14 +50,19 @@ class Fit(NamedTuple):
     rejected: bool
 
 
-def fit(checks: Checks) -> list[Fit]:
-    """Return every law fitted to the checks; the best first: of those within 2 of the least AIC, the simplest."""
+def fit(checks: Checks, whole: bool = True) -> list[Fit]:
+    """Return every law fitted to the checks; the best first: of those within 2 of the least AIC, the simplest.
+
+    `whole`: every chain follows a correction.  If not, some follow a token that nobody knows about, and markov, which
+    needs to know, is left out.
+    """
     checked, accepted = checks.checked.sum(axis=0), checks.accepted.sum(axis=0)
     own_checked, own_accepted = checks.checked.sum(axis=1), checks.accepted.sum(axis=1)
     alpha = accepted.sum() / checked.sum()
     found = [_judged(checks, Iid(alpha=float(alpha)), 1)]
-    first, deeper = accepted[0] / checked[0], _share(accepted[1:].sum(), checked[1:].sum())
-    found.append(_judged(checks, Markov(stay_accepted=deeper, stay_rejected=float(1 - first)), 2))
+    if whole:
+        first, deeper = accepted[0] / checked[0], _share(accepted[1:].sum(), checked[1:].sum())
+        found.append(_judged(checks, Markov(stay_accepted=deeper, stay_rejected=float(1 - first)), 2))
     rates = _rates(checked, accepted)
     if len(rates) > 1:
         found.append(_judged(checks, PerDepth(rates=rates), len(rates)))

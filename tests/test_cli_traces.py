@@ -45,7 +45,7 @@ def test_acceptance_prints_what_a_record_says_and_a_law_for_a_scenario(rounds):
     answer = json.loads(pearl_sim("acceptance", "mine", "--json", cwd=rounds).stdout)
     shares = [depth["survival"]["mean"] for depth in answer["depths"]]
     assert shares == pytest.approx([5 / 6, 4 / 6, 3 / 6, 2 / 6], abs=0.01)
-    assert {law["law"]["law"] for law in answer["laws"]} >= {"iid", "markov", "decaying", "beta"}
+    assert {law["law"]["law"] for law in answer["laws"]} >= {"iid", "decaying", "beta"}
 
 
 COST = '[cost]\nmodel = "constant"\ndraft = "1 ms"\ntarget = "5 ms"\n'
