@@ -162,7 +162,8 @@ def _judged(checks: Checks, law: Law, parameters: int) -> Fit:
         likelihood = float(np.sum(_xlog(accepted, h) + _xlog(checked - accepted, 1 - h)))
         requests = ((accepted - checked * h).sum(axis=1), (checked * h * (1 - h)).sum(axis=1))
     by_depth = ((accepted - checked * h).sum(axis=0), (checked * h * (1 - h)).sum(axis=0))
-    depth_p, request_p = _p(*by_depth, parameters), _p(*requests, parameters)
+    # Each request's own alpha takes one constraint from the depths, that all of its checks together are as expected.
+    depth_p, request_p = _p(*by_depth, 1 if isinstance(law, Beta) else parameters), _p(*requests, parameters)
     known = checked.sum(axis=0) > 0
     seen = np.cumprod(accepted.sum(axis=0)[known] / checked.sum(axis=0)[known])
     off = float(np.max(np.abs(survival[known] - seen)))
