@@ -11,10 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from pearl_sim import counts
+from pearl_sim.dependence import Dependence, dependence
 from pearl_sim.errors import InputError
 from pearl_sim.fit import Fit, fit
 from pearl_sim.metrics import Interval, ratio
-from pearl_sim.survival import Chains, Checks, Dependence, Depth, chains_of, checks_of, dependence, estimate
+from pearl_sim.survival import Chains, Checks, Depth, chains_of, checks_of, estimate
 from pearl_sim.trace import load
 
 Answer: TypeAlias = dict[str, Any]
@@ -54,8 +55,11 @@ def render(answer: Answer) -> Iterator[RenderableType]:
         yield f"tokens per target forward   {_shown(answer['tokens_per_forward'])}"
         yield f"accepted of the drafted     {_shown(answer['draft_acceptance'])}"
         return
-    told = "chains of independent drafts" if answer["intervals"] == "chains" else "requests"
-    yield f"{answer['requests']} requests, {answer['checked']} drafts checked; 95 % intervals over {told}"
+    if answer["intervals"] == "chains":
+        told = "one request, or none told apart: 95 % intervals as if all chains were independent"
+    else:
+        told = f"{answer['requests']} requests: 95 % intervals over them"
+    yield f"{answer['checked']} drafts checked, {told}"
     table = Table("depth", "checked", "accepted", "acceptance there", "S(depth)", "tokens per target forward, sd")
     for row in answer["depths"][:SHOWN]:
         intervals = [_shown(row[key]) for key in ("conditional", "survival", "tokens_per_forward")]

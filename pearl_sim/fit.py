@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pearl_sim.acceptance import Beta, Decaying, Floats, Iid, Law, Markov, PerDepth, beta_nodes
-from pearl_sim.survival import Checks, Counted, chi2_tail
+from pearl_sim.dependence import chi2_tail
+from pearl_sim.survival import Checks, Counted
 
 REJECTED_BELOW = 0.01
 ENOUGH = 5.0

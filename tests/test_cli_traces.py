@@ -40,7 +40,14 @@ def test_acceptance_prints_what_a_record_says_and_a_law_for_a_scenario(rounds):
     pearl_sim("import", "csv", "rounds.csv", "--gamma", "4", "--out", "mine", cwd=rounds)
     done = pearl_sim("acceptance", "mine", cwd=rounds)
     assert done.returncode == 0, done.stderr
-    for told in ("3 requests", "S(depth)", "tokens between corrections", "at least", "autocorrelation", "[acceptance]"):
+    for told in (
+        "3 requests: 95 % intervals",
+        "S(depth)",
+        "tokens between corrections",
+        "at least",
+        "autocorrelation",
+        "[acceptance]",
+    ):
         assert told in done.stdout, told
     answer = json.loads(pearl_sim("acceptance", "mine", "--json", cwd=rounds).stdout)
     shares = [depth["survival"]["mean"] for depth in answer["depths"]]

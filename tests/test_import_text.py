@@ -190,7 +190,6 @@ def test_runs_at_every_position_come_from_rounds():
     runs, censored = Rounds([3, 3, 3], [1, 3, 0]).runs()
     assert runs.tolist() == [0, 1, 0, 3, 2, 1, 0, 0]
     assert censored.tolist() == [False, False, False, True, True, True, True, False]
-    assert len(runs) == Rounds([3, 3, 3], [1, 3, 0]).emitted()
     _, cut = Rounds([3, 3, 3], [1, 3, 0]).runs(cut_short=True)
     assert cut.tolist() == [*censored.tolist()[:-1], True]
     runs, censored = Rounds([], []).runs(cut_short=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Markov, PerDepth
 from pearl_sim.cost import ConstantCost
+from pearl_sim.dependence import chi2_quantile, chi2_tail, dependence
 from pearl_sim.drivers import kernel
 from pearl_sim.importers.recording import Rounds
 from pearl_sim.judge import Request, accept
@@ -19,9 +20,6 @@ from pearl_sim.survival import (
     Checks,
     chains_of,
     checks_of,
-    chi2_quantile,
-    chi2_tail,
-    dependence,
     estimate,
     wilson,
 )

@@ -36,10 +36,6 @@ class Rounds(NamedTuple):
     drafted: Sequence[int]
     accepted: Sequence[int]
 
-    def emitted(self) -> int:
-        """Return the output tokens: one from prefill, then in each round the accepted drafts and one of the target."""
-        return 1 + sum(self.accepted) + len(self.accepted)
-
     def runs(self, cut_short: bool = False) -> tuple[Runs, Censored]:
         """Return the run at every output position, and which are known only to be at least so long.
 
