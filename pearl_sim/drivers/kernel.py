@@ -116,7 +116,7 @@ def _run(
         np.array(prefill, np.int64).reshape(-1, 2),
         np.cumsum([0, *(len(request.runs) for request in requests)]),
         np.concatenate([np.empty(0, np.int64), *(request.runs for request in requests)], dtype=np.int64),
-        np.concatenate([np.empty(0, np.bool_), *(censored or (np.zeros(len(r.runs), np.bool_) for r in requests))]),
+        np.concatenate(censored) if censored else np.zeros(sum(len(request.runs) for request in requests), np.bool_),
         np.concatenate([np.empty((0, 2), np.int64), *draws]),
     )
     sums = np.zeros((len(requests), len(Totals._fields)), np.int64)
@@ -167,7 +167,8 @@ def _decode(
     now = taken = deepest = unknown = first_draw = 0
     for request in range(len(batch.limit)):
         prompt_tokens, limit = batch.prompt_tokens[request], batch.limit[request]
-        runs, censored = batch.runs[batch.first_run[request] :], batch.censored[batch.first_run[request] :]
+        first_run = batch.first_run[request]
+        runs = batch.runs[first_run:]
         began, draft_sum, score_sum = now, batch.prefill_ns[request, 0], batch.prefill_ns[request, 1]
         now += max(draft_sum, score_sum)
         if len(steps):
@@ -215,7 +216,7 @@ def _decode(
                 if accepted < checked:
                     depth += 1
                     corrections += 1
-                    unknown += censored[chain]
+                    unknown += batch.censored[first_run + chain]
                 ends[0, depth] += 1
                 deepest = max(deepest, depth)
                 kept -= max(0, verified + accepted - limit)
