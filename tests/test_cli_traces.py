@@ -37,7 +37,7 @@ def test_import_writes_a_trace_and_tells_what_was_inferred(rounds):
 
 
 def test_acceptance_prints_what_a_record_says_and_a_law_for_a_scenario(rounds):
-    pearl_sim("import", "csv", "rounds.csv", "--gamma", "4", "--out", "mine", cwd=rounds)
+    save(csv.read(rounds / "rounds.csv", rounds / "mine", 4))
     done = pearl_sim("acceptance", "mine", cwd=rounds)
     assert done.returncode == 0, done.stderr
     for told in (
@@ -115,7 +115,6 @@ def test_acceptance_of_no_trace_and_of_no_drafts_is_refused(rounds):
     done = pearl_sim("acceptance", "nowhere", cwd=rounds)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     (rounds / "none.csv").write_text("accepted,drafted\n0,0\n0,0\n")
-    pearl_sim("import", "csv", "none.csv", "--out", "none", cwd=rounds)
-    done = pearl_sim("acceptance", "none", cwd=rounds)
-    assert done.returncode == 2
-    assert "none: no draft was checked" in done.stderr
+    save(csv.read(rounds / "none.csv", rounds / "none"))
+    with pytest.raises(InputError, match="none: no draft was checked"):
+        acceptance_table.compute(rounds / "none")

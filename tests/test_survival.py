@@ -57,7 +57,7 @@ def test_chains_go_from_one_correction_to_the_next():
     assert chains_of(np.array([0], np.int64), np.array([False])).lengths.tolist() == []
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_survival_is_kaplan_and_meiers_product_for_every_small_record(size):
     """All sets of chains up to length 3, censored or not, against the textbook: at risk and dying at each time."""
     for pairs in product(product(range(4), (False, True)), repeat=size):
@@ -136,19 +136,19 @@ def test_tokens_between_corrections_are_what_pearl_replays():
 
 @pytest.mark.parametrize(("law", "truth"), [(Iid(alpha=0.7), Iid(alpha=0.7)), (Beta(a=6.0, b=2.0), Beta(a=6.0, b=3.0))])
 def test_intervals_cover_the_truth_as_often_as_they_say(law, truth):
-    """300 records of 25 requests; alike chains within requests (beta) are what plain Greenwood would get wrong."""
+    """200 records of 25 requests; alike chains within requests (beta) are what plain Greenwood would get wrong."""
     right = truth.survival(np.arange(3))
     mean = right.sum()
     covered = np.zeros(3)
-    for seed in range(300):
+    for seed in range(200):
         second = estimate(checks_of(whole(law, 25, 60, seed)))[1]
         covered += [
             second.survival.low <= right[2] <= second.survival.high,
             second.conditional.low <= right[2] / right[1] <= second.conditional.high,
             second.tokens_per_forward.low <= mean <= second.tokens_per_forward.high,
         ]
-    assert (covered / 300 > 0.90).all(), covered
-    assert (covered / 300 < 0.99).all(), covered
+    assert (covered / 200 > 0.90).all(), covered
+    assert (covered / 200 < 0.99).all(), covered
 
 
 def test_one_request_of_independent_chains_is_covered_too():
@@ -204,13 +204,13 @@ def test_dispersion_and_autocorrelation_against_iid(law, dispersed, correlation)
 
 def test_iid_data_are_within_the_range_of_iid_as_often_as_said():
     inside = short = 0
-    for seed in range(200):
+    for seed in range(100):
         found = whole(Iid(alpha=0.7), 20, 60, seed)
         told = dependence(checks_of(found), found)
         inside += told.dispersion.low <= told.dispersion.mean <= told.dispersion.high
         short += told.autocorrelation.low <= 0 <= told.autocorrelation.high
-    assert 0.88 < inside / 200 <= 1
-    assert 0.88 < short / 200 <= 1
+    assert 0.88 < inside / 100 <= 1
+    assert 0.88 < short / 100 <= 1
 
 
 def test_what_cannot_be_told_is_nan():
