@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__, cli_advice, cli_models, cli_validate
+from pearl_sim import __version__, cli_advice, cli_models, cli_traces, cli_validate
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ app.command()(cli_models.capture)
 app.command()(cli_advice.recommend)
 app.command()(cli_advice.timeline)
 app.command()(cli_validate.validate)
+app.command("import")(cli_traces.import_)
+app.command()(cli_traces.acceptance)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
@@ -144,29 +146,6 @@ def policies() -> None:
         doc = (make.__doc__ or "").split("\n")[0].removeprefix("Return ").rstrip(".")
         table.add_row(name, "g" if policy.gamma else "0", *("yes" if on else "no" for on in policy[1:]), doc)
     Console().print(table)
-
-
-@app.command("import")
-def import_(
-    kind: Annotated[str, typer.Argument(help="The format: specdecode-bench.")],
-    file: Annotated[Path, typer.Argument(help="The recorded file.")],
-    out: Annotated[Path, typer.Option(help="The trace to make: traces/NAME.")],
-    proposer: Annotated[str, typer.Option(help="specdecode-bench: whose drafts, eagle or ngram.")],
-    run_limit: Annotated[int | None, typer.Option(help="Tokens that the recorder drafted at most, if known.")] = None,
-) -> None:
-    """Make a trace from what another tool recorded."""
-    if kind != "specdecode-bench":
-        raise InputError(f"kind = {kind!r}", "must be specdecode-bench")
-    if out.exists():
-        raise InputError(out, "exists already; choose another name or remove it")
-    from pearl_sim.importers import specdecode_bench
-    from pearl_sim.trace import save
-
-    trace = specdecode_bench.read(file, proposer, out, run_limit)
-    save(trace)
-    print(f"wrote {out}: {len(trace.requests)} requests, {len(trace.tokens)} output tokens")
-    for note in trace.provenance.notes:
-        print(f"  {note}")
 
 
 def _overrides(settings: Sequence[str], seed: int | None) -> dict[str, str]:

@@ -46,6 +46,7 @@ def recommend(
             recorded.provenance.run_limit,
             max_gamma,
             lambda gamma: status.update(f"replaying, gamma {gamma}"),
+            recorded.censored(None),
         )
     answer = decision.decide(replayed)
     if json:
@@ -67,7 +68,7 @@ def _cost(trace: "Trace", file: Path | None) -> "Cost":
     if trace.steps.is_empty():
         raise InputError(
             trace.path,
-            "has no recorded steps to tell what a forward takes; give --cost: a file with a [cost] table, or a profile",
+            "has no recorded steps to tell what a forward takes; give --cost FILE, with a [cost] table, or a profile",
         )
     return EmpiricalCost(trace=trace.path)
 
@@ -85,13 +86,13 @@ def timeline(
     from pearl_sim.cli_models import policies_of
     from pearl_sim.drivers.sim import simulate
     from pearl_sim.recorded import recorded
-    from pearl_sim.trace import load
+    from pearl_sim.trace import load, refuse_beyond_record
 
     if out is None and not ascii:
         raise InputError("timeline", "give --out FILE.json for Perfetto, --ascii for the terminal, or both")
     ((source, chosen),) = policies_of([policy], [gamma]).items()
     found = load(trace)
-    _within(found, chosen.gamma)
+    refuse_beyond_record(found.provenance, chosen.gamma, f"--gamma {chosen.gamma}")
     number = _number(found, request)
     # Requests before this one are replayed too, so that it meets the luck that it meets in `simulate`.
     steps = simulate(chosen, found.replay(number + 1, None), _cost(found, cost).timing(chosen), 0)[number]
@@ -108,14 +109,6 @@ def timeline(
     if len(measured) < len(steps) and source in found.steps["source"]:
         told = f"{len(measured)} of {len(steps)} rounds, in which it did what replay does; the rest is left out"
         print(f"of the recorded run: {told}", file=sys.stderr)
-
-
-def _within(trace: "Trace", gamma: int) -> None:
-    limit = trace.provenance.run_limit
-    if limit is not None and gamma > limit:
-        raise InputError(
-            f"--gamma {gamma}", f"the trace was recorded with at most {limit} drafts in a row; use {limit}"
-        )
 
 
 def _number(trace: "Trace", request: str) -> int:

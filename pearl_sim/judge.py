@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 Runs: TypeAlias = NDArray[np.int64]
 
+Censored: TypeAlias = NDArray[np.bool_]
+"""Where a run is known only to be at least so long: the recorder looked no further."""
+
 
 class Request(NamedTuple):
     """One request to decode: its prompt length, how many tokens to write, and its run lengths.

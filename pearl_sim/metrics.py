@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.rules import candidates
 from pearl_sim.timeline import Timeline
 
@@ -118,19 +118,19 @@ def t95(freedom: int) -> float:
 _T95 = (12.7062, 4.30265, 3.18245, 2.77645, 2.57058, 2.44691, 2.36462)
 
 
-def unknown_rounds(timelines: Sequence[Timeline], requests: Sequence[Request], run_limit: int) -> float:
+def unknown_rounds(timelines: Sequence[Timeline], censored: Sequence[Censored]) -> float:
     """Return the share of target forwards whose outcome a record cannot tell.
 
-    A chain that the recorder followed for only `run_limit` tokens is replayed as if its next draft were wrong.
+    A chain whose run is known only to be at least so long is replayed as if its next draft were wrong.
     """
     unknown = forwards = 0
-    for timeline, request in zip(timelines, requests, strict=True):
+    for timeline, cut in zip(timelines, censored, strict=True):
         chain = 0
         for step in timeline:
             if step.frontier.pending == 0:
                 chain = step.frontier.verified
             stopped = step.accepted < candidates(step.frontier, step.round)
-            unknown += stopped and request.runs[chain] >= run_limit
+            unknown += stopped and bool(cut[chain])
             forwards += step.round.score > 0
     return unknown / forwards
 
@@ -161,10 +161,10 @@ def acceptance_by_depth(timelines: Sequence[Timeline]) -> list[tuple[int, int, i
     return [(depth, *both) for depth, both in enumerate(zip(*spread, strict=True), start=1)]
 
 
-def tally_of(timelines: Sequence[Timeline], requests: Sequence[Request], run_limit: int | None) -> Tally:
+def tally_of(timelines: Sequence[Timeline], requests: Sequence[Request], censored: Sequence[Censored] | None) -> Tally:
     """Return everything that is counted on these timelines."""
     return Tally(
         [totals(timeline, request) for timeline, request in zip(timelines, requests, strict=True)],
         acceptance_by_depth(timelines),
-        None if run_limit is None else unknown_rounds(timelines, requests, run_limit),
+        None if censored is None else unknown_rounds(timelines, censored),
     )

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pearl_sim.cost import Cost
 from pearl_sim.drivers import kernel
 from pearl_sim.errors import InputError
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.metrics import Interval, t95
 from pearl_sim.policies import POLICIES
 
@@ -127,8 +127,11 @@ def replay(
     run_limit: int | None,
     max_gamma: int | None = None,
     on_gamma: Callable[[int], object] = lambda gamma: None,
+    censored: Sequence[Censored] | None = None,
 ) -> Replayed:
     """Return what `requests` take under every policy at gamma 1 to `max_gamma`; `on_gamma` is called after each.
+
+    `censored` says where their runs may be longer than recorded, if anywhere.
 
     Left out, the search ends by itself, or where the record or the cost cannot tell any more.  InputError if they
     cannot tell what was asked for.
@@ -156,7 +159,7 @@ def replay(
             break
         for name, policy, timing in zip(names, policies, timings, strict=True):
             try:
-                tally = kernel.tally(policy, requests, timing, SEED, run_limit)
+                tally = kernel.tally(policy, requests, timing, SEED, censored)
             except OverflowError as error:
                 raise InputError("cost", f"{error}; use shorter durations") from None
             candidates.append(Candidate(name, gamma))

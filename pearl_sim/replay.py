@@ -70,14 +70,15 @@ def replay(
             )
             hold_to_replay(policy, request, emitted, text, source)
             steps += step_rows(emitted, source, names[number], request.prompt_tokens)
-        return Piece(list(trace.requests[number].iter_rows()), list(of_request.iter_rows()), steps)
+        return Piece([], [], steps)
 
     warm_up(pair, policies, filler(requests[0].prompt_tokens))
     recorded = in_pieces(out, len(requests), record, on_request)
     note = f"tokens and acceptance are those of the trace {trace.path.name}, recorded with {_pair_of(trace)}"
     made = provenance(pair, "replayed on hardware", command, trace.provenance.prompts, [note, *trace.provenance.notes])
     made = made.model_copy(update={"run_limit": trace.provenance.run_limit})
-    replayed = Trace(out, made, *recorded[:3])
+    written = sum(len(request.runs) for request in requests)
+    replayed = Trace(out, made, trace.requests.head(len(requests)), trace.tokens.head(written), recorded.steps)
     save(replayed)
     discard(out)
     return replayed

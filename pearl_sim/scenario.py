@@ -19,7 +19,7 @@ from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
 from pearl_sim.axes import Value, flatten, read_axes
 from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
@@ -126,6 +126,12 @@ class Point(Settings):
     def run_limit(self) -> int | None:
         """Return how many drafts in a row the record could see at most, or None if it could see any number."""
         return load(self.acceptance.trace).provenance.run_limit if isinstance(self.acceptance, Recorded) else None
+
+    def censored(self) -> list[Censored] | None:
+        """Return where the requests' runs are known only to be at least so long; None if they are known everywhere."""
+        if not isinstance(self.acceptance, Recorded):
+            return None
+        return load(self.acceptance.trace).censored(self.workload.requests)
 
     def requests(self) -> list[Request]:
         """Return the requests, recorded or drawn; the same ones for every policy and cost."""

@@ -106,13 +106,13 @@ def run(scenario: Scenario, on_point: Callable[[], object] = lambda: None, drive
 
 def _run_point(point: Point, driver: str) -> list[tuple[Row, list[Row]]]:
     """Return the row and the depth rows of every policy at one point."""
-    requests = point.requests()
+    requests, censored = point.requests(), point.censored()
     lengths = tuple((request.prompt_tokens, request.limit) for request in requests)
     baseline = _baseline(point.cost, lengths, point.seed, driver)
     found = []
     for name, policy in point.policy.chosen().items():
         timing = point.cost.timing(policy)
-        sums, depths, unknown = DRIVERS[driver](policy, requests, timing, point.seed, point.run_limit)
+        sums, depths, unknown = DRIVERS[driver](policy, requests, timing, point.seed, censored)
         row: Row = {"policy": name, "gamma": policy.gamma, **_measured(sums, baseline), "unknown_rounds": unknown}
         row |= _theory(name, policy, point, timing, sums)
         by_depth: list[Row] = [

@@ -11,16 +11,19 @@ docs/traces.md says what each column means.  Everything is checked on load, and 
 import json
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 import polars as pl
 from pydantic import Field
 
 from pearl_sim.errors import InputError
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.settings import Settings
 
 SCHEMA_VERSION = 1
@@ -53,6 +56,8 @@ STEPS = {
     "batch": pl.Int64,
     "overlapped": pl.Boolean,
 }
+CENSORED = {"censored": pl.Boolean}
+"""A column more of tokens.parquet, for records that stop looking at some runs earlier than at others."""
 NULLABLE = {"category", "finish", "token", "draft_token", "margin", "alpha"}
 
 
@@ -110,6 +115,17 @@ class Trace:
             requests.append(Request(prompt_tokens, output_tokens if limit is None else min(limit, output_tokens), own))
         return requests[:count]
 
+    def censored(self, count: int | None) -> list[Censored] | None:
+        """Return, for the first `count` requests, where a run may be longer than recorded; None if it never is."""
+        limit = self.provenance.run_limit
+        if "censored" in self.tokens.columns:
+            cut = self.tokens["censored"].to_numpy()
+        elif limit is not None:
+            cut = self.tokens["run"].to_numpy() >= limit
+        else:
+            return None
+        return np.split(cut, np.cumsum(self.requests["output_tokens"].to_numpy())[:-1])[:count]
+
 
 def refuse_beyond_record(provenance: Provenance, gamma: int, where: object) -> None:
     """Raise InputError about `where`, which says gamma, if the recorder did not see that many drafts in a row."""
@@ -142,6 +158,10 @@ def load(path: Path) -> Trace:
         raise InputError(path, "no such trace; make one with `pearl-sim capture` or `pearl-sim import`")
     if (path / "cost.toml").exists():
         raise InputError(path, "is a profile: it knows times, but not which drafts were accepted; name a trace")
+    if not (path / "tokens.parquet").exists() and any((path / f"{n}.parquet").exists() for n in ("rounds", "totals")):
+        raise InputError(
+            path, "holds counts, not runs, and cannot be replayed; `pearl-sim acceptance` fits a law to it"
+        )
     return _load(path, tuple(file.stat().st_mtime_ns if file.exists() else 0 for file in files))
 
 
@@ -153,38 +173,44 @@ def load_steps(path: Path) -> pl.DataFrame:
 
 @lru_cache(maxsize=8)
 def _load_steps(file: Path, _changed: int) -> pl.DataFrame:
-    return _check_steps(file, _table(file))
+    return _check_steps(file, read_table(file))
 
 
 @lru_cache(maxsize=8)
 def _load(path: Path, _changed: tuple[int, ...]) -> Trace:
-    provenance = _provenance(path / "trace.json")
-    requests, tokens = _table(path / "requests.parquet"), _table(path / "tokens.parquet")
+    provenance = provenance_of(path / "trace.json")
+    requests, tokens = read_table(path / "requests.parquet"), read_table(path / "tokens.parquet")
     steps = path / "steps.parquet"
-    timed = _table(steps) if steps.exists() else pl.DataFrame(schema=STEPS)
+    timed = read_table(steps) if steps.exists() else pl.DataFrame(schema=STEPS)
     return check(Trace(path, provenance, requests, tokens, timed))
 
 
 def save(recorded: Trace | Profile) -> None:
     """Write a trace or profile to its path, all of it or nothing; InputError if it is wrong or the path is taken."""
-    path = recorded.path
-    if path.exists():
-        raise InputError(path, "exists already; choose another name or remove it")
-    if any(parent.is_file() for parent in path.parents):
-        raise InputError(path, "lies below a file, not a directory; choose another name")
-    tables = {"steps": _check_steps(path / "steps.parquet", recorded.steps)}
+    tables = {"steps": _check_steps(recorded.path / "steps.parquet", recorded.steps)}
     if isinstance(recorded, Trace):
         checked = check(recorded)
         tables = {"requests": checked.requests, "tokens": checked.tokens} | (tables if len(checked.steps) else {})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
-    try:
-        provenance = recorded.provenance.model_dump(mode="json")
-        (part / "trace.json").write_text(json.dumps(provenance, indent=2) + "\n", encoding="utf-8")
+    with written_whole(recorded.path, recorded.provenance) as part:
         for name, table in tables.items():
             table.write_parquet(part / f"{name}.parquet")
         if isinstance(recorded, Profile):
             (part / "cost.toml").write_text(recorded.cost, encoding="utf-8")
+
+
+@contextmanager
+def written_whole(path: Path, provenance: Provenance) -> Iterator[Path]:
+    """Give a directory that holds trace.json; once filled, it becomes `path`, or nothing does."""
+    if path.exists():
+        raise InputError(path, "exists already; choose another name or remove it")
+    if any(parent.is_file() for parent in path.parents):
+        raise InputError(path, "lies below a file, not a directory; choose another name")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        told = json.dumps(provenance.model_dump(mode="json"), indent=2)
+        (part / "trace.json").write_text(told + "\n", encoding="utf-8")
+        yield part
         part.chmod(0o755)
         part.replace(path)
     except BaseException:
@@ -195,45 +221,48 @@ def save(recorded: Trace | Profile) -> None:
 def check(trace: Trace) -> Trace:
     """Return the trace, its columns in order; InputError at the first row that replay could not trust."""
     requests_file, tokens_file = (trace.path / f"{name}.parquet" for name in ("requests", "tokens"))
-    requests = _columns(requests_file, trace.requests, REQUESTS)
-    tokens = _columns(tokens_file, trace.tokens, TOKENS)
+    requests = columns(requests_file, trace.requests, REQUESTS)
+    tokens = columns(tokens_file, trace.tokens, TOKENS | (CENSORED if "censored" in trace.tokens.columns else {}))
     if requests.is_empty():
         raise InputError(requests_file, "the trace has no requests")
-    _rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
-    _rows(requests_file, requests, "prompt_tokens", pl.col("prompt_tokens") < 0, "must be 0 or more")
-    _rows(requests_file, requests, "output_tokens", pl.col("output_tokens") < 1, "must be 1 or more")
-    _rows(tokens_file, tokens, "run", pl.col("run") < 0, "must be 0 or more")
+    refuse_rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
+    refuse_rows(requests_file, requests, "prompt_tokens", pl.col("prompt_tokens") < 0, "must be 0 or more")
+    refuse_rows(requests_file, requests, "output_tokens", pl.col("output_tokens") < 1, "must be 1 or more")
+    refuse_rows(tokens_file, tokens, "run", pl.col("run") < 0, "must be 0 or more")
     limit = trace.provenance.run_limit
     if limit is not None:
-        _rows(tokens_file, tokens, "run", pl.col("run") > limit, f"is over the trace's run_limit, {limit}")
+        refuse_rows(tokens_file, tokens, "run", pl.col("run") > limit, f"is over the trace's run_limit, {limit}")
     promised = requests["output_tokens"].sum()
     if promised != len(tokens):
         raise InputError(tokens_file, f"has {len(tokens)} rows; requests.parquet promises {promised} output tokens")
     expected = requests.select("request", position=pl.int_ranges(pl.col("output_tokens"))).explode("position")
     for column in ("request", "position"):
         differs = tokens[column] != expected[column]
-        _rows(tokens_file, tokens, column, differs, "is out of order; rows go by request, then position 0, 1, 2, ...")
+        refuse_rows(
+            tokens_file, tokens, column, differs, "is out of order; rows go by request, then position 0, 1, 2, ..."
+        )
     steps = _check_steps(trace.path / "steps.parquet", trace.steps)
     return Trace(trace.path, trace.provenance, requests, tokens, steps)
 
 
 def _check_steps(file: Path, table: pl.DataFrame) -> pl.DataFrame:
-    steps = _columns(file, table, STEPS)
-    _rows(file, steps, "role", ~pl.col("role").is_in(["draft", "target"]), "must be draft or target")
-    _rows(file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
+    steps = columns(file, table, STEPS)
+    refuse_rows(file, steps, "role", ~pl.col("role").is_in(["draft", "target"]), "must be draft or target")
+    refuse_rows(file, steps, "stop_ns", pl.col("stop_ns") <= pl.col("start_ns"), "must be after start_ns")
     for column, least in (("tokens", 1), ("context", 0), ("batch", 1)):
-        _rows(file, steps, column, pl.col(column) < least, f"must be {least} or more")
+        refuse_rows(file, steps, column, pl.col(column) < least, f"must be {least} or more")
     return steps
 
 
-def _rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | pl.Series, problem: str) -> None:
+def refuse_rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | pl.Series, problem: str) -> None:
     """Raise InputError at the first row of `table` that is `wrong`."""
     rows = table.with_row_index("row").filter(wrong)
     if len(rows):
         raise InputError(f"{file}: column {column}, row {rows['row'][0]}", f"{rows[column][0]!r} {problem}")
 
 
-def _provenance(file: Path) -> Provenance:
+def provenance_of(file: Path) -> Provenance:
+    """Return a trace.json, checked; InputError says what is wrong."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -250,7 +279,8 @@ def _provenance(file: Path) -> Provenance:
     return Provenance.read(file, content)
 
 
-def _table(file: Path) -> pl.DataFrame:
+def read_table(file: Path) -> pl.DataFrame:
+    """Return a Parquet table; InputError if it is missing or damaged."""
     try:
         table = pl.read_parquet(file)
     except FileNotFoundError:
@@ -260,7 +290,7 @@ def _table(file: Path) -> pl.DataFrame:
     return table
 
 
-def _columns(file: Path, table: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
+def columns(file: Path, table: pl.DataFrame, schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
     """Return the columns of `schema`; InputError if one is missing, has another type, or lacks a value it needs."""
     for column, dtype in schema.items():
         if column not in table.columns:
@@ -268,5 +298,5 @@ def _columns(file: Path, table: pl.DataFrame, schema: dict[str, type[pl.DataType
         if table.schema[column] != dtype:
             raise InputError(f"{file}: column {column}", f"has type {table.schema[column]}; must be {dtype.__name__}")
         if column not in NULLABLE:
-            _rows(file, table, column, pl.col(column).is_null(), "is not allowed here")
+            refuse_rows(file, table, column, pl.col(column).is_null(), "is not allowed here")
     return table.select(list(schema))

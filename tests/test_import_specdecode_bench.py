@@ -64,7 +64,7 @@ def test_the_recorders_limit_can_be_stated_but_not_against_the_record(tmp_path):
         (json.dumps({**RECORD, "acc_eagle": {"acc_len": [1, 0]}}), "line 2: acc_eagle.acc_len: 0 is not possible"),
         (
             json.dumps({**RECORD, "acc_eagle": {"acc_len": [1, "2"]}}),
-            "line 2: acc_eagle: acc_len: must be a list of whole",
+            "line 2: acc_eagle: acc_len: '2' must be a whole number",
         ),
         (json.dumps({**RECORD, "acc_eagle": {"acc_len": []}}), "line 2: the request has no output positions"),
         (json.dumps({**RECORD, "acc_eagle": 3}), "line 2: has no acc_eagle"),
@@ -83,7 +83,7 @@ def test_a_bad_line_is_named(tmp_path, line, complaint):
 
 
 def test_an_empty_file_and_an_unknown_proposer_are_refused(tmp_path):
-    with pytest.raises(InputError, match="has no requests"):
+    with pytest.raises(InputError, match="is empty"):
         read(write(tmp_path), "eagle", tmp_path / "trace")
     with pytest.raises(InputError, match="proposers recorded here: eagle, ngram"):
         read(write(tmp_path, RECORD), "medusa", tmp_path / "trace")

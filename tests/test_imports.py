@@ -15,6 +15,7 @@ MODELS = ("models/", "capture.py", "profile.py", "drivers/real.py")
 PURE = ("rules.py", "policies.py", "judge.py", "acceptance.py", "trace.py", "cost.py", "timing.py", "timeline.py")
 PURE += ("scenario.py", "metrics.py", "theory.py", "duration.py", "settings.py", "errors.py")
 PURE += ("drafts.py", "recorded.py", "perfetto.py", "ascii_timeline.py")
+PURE += ("counts.py", "survival.py", "dependence.py", "fit.py")
 ONLY_IN = {
     "simpy": ("drivers/sim",),
     "numba": ("drivers/kernel.py",),

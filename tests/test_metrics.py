@@ -85,8 +85,8 @@ def test_rounds_that_a_truncated_record_cannot_tell_are_counted():
     policy = pearl(2)
     timelines = simulate(policy, [request], COST.timing(policy), 0)
     rounds = [step for step in timelines[0] if step.round.score]
-    assert unknown_rounds(timelines, [request], run_limit=2) == 2 / len(rounds)
-    assert unknown_rounds(timelines, [request], run_limit=3) == 0
+    assert unknown_rounds(timelines, [request.runs >= 2]) == 2 / len(rounds)
+    assert unknown_rounds(timelines, [request.runs >= 3]) == 0
 
 
 def test_context_of_each_model_counts_what_stands_before_its_work():

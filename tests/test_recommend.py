@@ -39,7 +39,8 @@ def drawn(alpha, count=30, tokens=200):
 
 
 def advice(requests, cost, run_limit=None, max_gamma=None):
-    replayed = replay(requests, cost, run_limit, max_gamma)
+    censored = None if run_limit is None else [one.runs >= run_limit for one in requests]
+    replayed = replay(requests, cost, run_limit, max_gamma, censored=censored)
     return decide(replayed, 1000), replayed
 
 

@@ -57,6 +57,29 @@ def test_a_trace_without_steps_has_no_steps_file(tmp_path):
     assert load(tmp_path / "trace").steps.is_empty()
 
 
+@pytest.mark.parametrize("limit", [9, None])
+def test_a_run_is_censored_where_the_trace_says_so_else_at_its_limit(tmp_path, limit):
+    provenance = Provenance(source="test", created="2026-01-01", command="none", run_limit=limit)
+    plain = small_trace(tmp_path / "plain", provenance=provenance)
+    save(plain)
+    found = load(plain.path).censored(None)
+    assert found is None if limit is None else [cut.tolist() for cut in found] == [[False] * 3 + [True], [False] * 2]
+    marks = pl.Series("censored", [False, True, False, False, True, False])
+    marked = small_trace(tmp_path / "marked", provenance=provenance, tokens=tokens_table().with_columns(marks))
+    save(marked)
+    back = load(marked.path)
+    assert [cut.tolist() for cut in back.censored(None)] == [[False, True, False, False], [True, False]]
+    assert [cut.tolist() for cut in back.censored(1)] == [[False, True, False, False]]
+    assert back.tokens["censored"].to_list() == marks.to_list()
+
+
+@pytest.mark.parametrize("wrong", [pl.Series("censored", [1] * 6), pl.Series("censored", [True] * 5 + [None])])
+def test_a_censored_column_that_cannot_be_trusted_is_refused(saved, wrong):
+    edit(saved / "tokens.parquet", lambda table: table.with_columns(wrong))
+    with pytest.raises(InputError, match="column censored"):
+        load(saved)
+
+
 def test_columns_may_come_in_another_order_and_unknown_ones_are_left_out(saved):
     edit(saved / "tokens.parquet", lambda table: table.select(sorted(table.columns)).with_columns(more=1))
     assert_frame_equal(load(saved).tokens, tokens_table())

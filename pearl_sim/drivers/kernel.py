@@ -19,7 +19,7 @@ from numba import njit
 from numba.extending import register_jitable
 from numpy.typing import NDArray
 
-from pearl_sim.judge import Request, accept
+from pearl_sim.judge import Censored, Request, accept
 from pearl_sim.metrics import Tally, Totals
 from pearl_sim.rules import Frontier, Policy, Round, candidates, plan, settle
 from pearl_sim.timeline import Step, Timeline
@@ -54,6 +54,7 @@ class Batch(NamedTuple):
     """The requests, an entry each; then all their runs and all their draws, one request after another.
 
     prefill_ns: (draft's, target's).
+    censored:   an entry a run: whether it is known only to be at least so long.
     draws:      (draft's, target's) base time of each of 2 * limit rounds a request; none where nothing is random.
     """
 
@@ -62,13 +63,14 @@ class Batch(NamedTuple):
     prefill_ns: Integers
     first_run: Integers
     runs: Integers
+    censored: Censored
     draws: Integers
 
 
 def simulate(policy: Policy, requests: Sequence[Request], timing: Timing, seed: int) -> list[Timeline]:
     """Return the timeline of every request, as the SimPy driver does; OverflowError if time could pass 2^63 ns."""
     steps = np.empty((sum(1 + 2 * request.limit for request in requests), STEP_FIELDS), np.int64)
-    _, _, taken, _ = _run(policy, requests, timing, seed, LARGEST, steps)
+    _, _, taken, _ = _run(policy, requests, timing, seed, None, steps)
     timelines: list[Timeline] = []
     for start, stop, draft_ns, score_ns, verified, pending, drafted, scored, accepted in steps[:taken].tolist():
         if verified == 0:
@@ -79,20 +81,27 @@ def simulate(policy: Policy, requests: Sequence[Request], timing: Timing, seed: 
     return timelines
 
 
-def tally(policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, run_limit: int | None) -> Tally:
+def tally(
+    policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, censored: Sequence[Censored] | None
+) -> Tally:
     """Return the tally of these timelines without making them; OverflowError if time could pass 2^63 ns."""
-    sums, ends, _, unknown = _run(policy, requests, timing, seed, LARGEST if run_limit is None else run_limit, NO_STEPS)
+    sums, ends, _, unknown = _run(policy, requests, timing, seed, censored, NO_STEPS)
     found = [Totals(*row) for row in sums.tolist()]
     # Draft d of a chain was checked in every chain of which d or more were, and accepted likewise.
     checked, accepted = np.cumsum(ends[:, ::-1], axis=1)[:, ::-1].tolist()
     depths = [(depth, *both) for depth, both in enumerate(zip(checked, accepted, strict=True)) if depth]
     # Prefill is a target forward too, one whose outcome is known.
     forwards = sum(totals.forwards + 1 for totals in found)
-    return Tally(found, depths, None if run_limit is None else unknown / forwards)
+    return Tally(found, depths, None if censored is None else unknown / forwards)
 
 
 def _run(
-    policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, run_limit: int, steps: Integers
+    policy: Policy,
+    requests: Sequence[Request],
+    timing: Timing,
+    seed: int,
+    censored: Sequence[Censored] | None,
+    steps: Integers,
 ) -> tuple[Integers, Integers, int, int]:
     """Return sums [request, Totals], chains [checked or accepted, how many drafts], steps taken, unknown rounds."""
     limits = [request.limit for request in requests]
@@ -107,12 +116,13 @@ def _run(
         np.array(prefill, np.int64).reshape(-1, 2),
         np.cumsum([0, *(len(request.runs) for request in requests)]),
         np.concatenate([np.empty(0, np.int64), *(request.runs for request in requests)], dtype=np.int64),
+        np.concatenate(censored) if censored else np.zeros(sum(len(request.runs) for request in requests), np.bool_),
         np.concatenate([np.empty((0, 2), np.int64), *draws]),
     )
     sums = np.zeros((len(requests), len(Totals._fields)), np.int64)
     deepest = min(int(batch.runs.max(initial=0)), max(limits, default=0) + policy.gamma) + 1
     ends = np.zeros((2, deepest + 1), np.int64)
-    taken, deepest, unknown = decode(policy, clock, batch, run_limit, steps, sums, ends)
+    taken, deepest, unknown = decode(policy, clock, batch, steps, sums, ends)
     return sums, ends[:, : deepest + 1], taken, unknown
 
 
@@ -145,7 +155,7 @@ def _refuse_overflow(
 
 
 def _decode(
-    policy: Policy, clock: Clock, batch: Batch, run_limit: int, steps: Integers, sums: Integers, ends: Integers
+    policy: Policy, clock: Clock, batch: Batch, steps: Integers, sums: Integers, ends: Integers
 ) -> tuple[int, int, int]:
     """Decode the batch; fill `sums`, `ends` (from zeros) and, if it has any room, `steps`.
 
@@ -158,7 +168,8 @@ def _decode(
     now = taken = deepest = unknown = first_draw = 0
     for request in range(len(batch.limit)):
         prompt_tokens, limit = batch.prompt_tokens[request], batch.limit[request]
-        runs = batch.runs[batch.first_run[request] :]
+        first_run = batch.first_run[request]
+        runs = batch.runs[first_run:]
         began, draft_sum, score_sum = now, batch.prefill_ns[request, 0], batch.prefill_ns[request, 1]
         now += max(draft_sum, score_sum)
         if len(steps):
@@ -206,7 +217,7 @@ def _decode(
                 if accepted < checked:
                     depth += 1
                     corrections += 1
-                    unknown += runs[chain] >= run_limit
+                    unknown += batch.censored[first_run + chain]
                 ends[0, depth] += 1
                 deepest = max(deepest, depth)
                 kept -= max(0, verified + accepted - limit)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import simpy
 
-from pearl_sim.judge import Request, accept
+from pearl_sim.judge import Censored, Request, accept
 from pearl_sim.metrics import Tally, tally_of
 from pearl_sim.rules import Frontier, Policy, candidates, plan, settle
 from pearl_sim.timeline import PREFILL, Step, Timeline
@@ -38,9 +38,11 @@ def simulate(policy: Policy, requests: Sequence[Request], timing: Timing, seed: 
     return timelines
 
 
-def tally(policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, run_limit: int | None) -> Tally:
-    """Return what is counted on the timelines of `simulate`; `run_limit` is None where no record is truncated."""
-    return tally_of(simulate(policy, requests, timing, seed), requests, run_limit)
+def tally(
+    policy: Policy, requests: Sequence[Request], timing: Timing, seed: int, censored: Sequence[Censored] | None
+) -> Tally:
+    """Return what is counted on the timelines of `simulate`; `censored` is None where no record is truncated."""
+    return tally_of(simulate(policy, requests, timing, seed), requests, censored)
 
 
 def _serve(

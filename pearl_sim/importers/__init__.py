@@ -1,1 +1,1 @@
-"""What other tools recorded, read into traces: one file a format."""
+"""What other tools recorded, read into traces, or counts where no positions were recorded: one file a format."""
