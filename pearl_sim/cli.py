@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__, cli_advice, cli_models, cli_traces, cli_validate
+from pearl_sim import __version__, cli_advice, cli_measure, cli_models, cli_traces, cli_validate
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ app = typer.Typer(
 
 app.command()(cli_models.generate)
 app.command()(cli_models.capture)
+for measuring in (cli_measure.profile, cli_measure.replay, cli_measure.compare, cli_measure.fidelity):
+    app.command()(measuring)
 app.command()(cli_advice.recommend)
 app.command()(cli_advice.timeline)
 app.command()(cli_validate.validate)

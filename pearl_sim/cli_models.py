@@ -86,7 +86,7 @@ def capture(
 ) -> None:
     """Record a trace from real models: acceptance at every position, and timed steps."""
     need_models()
-    chosen = policies_of(policies.split(","), gammas_of(gammas))
+    chosen = policies_of(policies.split(","), numbers_of(gammas, "--gammas"))
     at_least(tokens, 2, "--tokens")
     at_least(requests or 1, 1, "--requests")
     sampling = sampling_of(mode, temperature, top_k, top_p, min_p, seed)
@@ -144,12 +144,13 @@ def policies_of(names: Sequence[str], gammas: Sequence[int]) -> "dict[str, Polic
     return chosen
 
 
-def gammas_of(text: str) -> list[int]:
-    """Return the whole numbers in "2,4,8"."""
+def numbers_of(text: str, option: str) -> list[int]:
+    """Return the whole numbers in "2,4,8", none twice and all above 0."""
     try:
-        return [int(word) for word in text.split(",")]
+        numbers = list(dict.fromkeys(int(word) for word in text.split(",")))
     except ValueError:
-        raise InputError(f"--gammas {text}", "must be whole numbers with commas, like 2,4,8") from None
+        raise InputError(f"{option} {text}", "must be whole numbers with commas, like 2,4,8") from None
+    return [at_least(number, 1, option) for number in numbers]
 
 
 def at_least(value: int, least: int, option: str) -> int:

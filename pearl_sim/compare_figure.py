@@ -11,7 +11,7 @@ from pearl_sim.figure import COLOURS
 def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
     """Return a panel a policy; where there are several costs, the first is drawn filled and the others hollow."""
     costs = found["cost"].unique(maintain_order=True).to_list()
-    shown = found.with_columns(100 * pl.col("error", "error_low", "error_high"))
+    shown = found.with_columns(pl.col("error", "error_low", "error_high") * 100)
     policies = [name for name in COLOURS if name in set(found["policy"])]
     colours = alt.Scale(domain=policies, range=[COLOURS[name] for name in policies])
     base = alt.Chart(shown).encode(
@@ -34,7 +34,7 @@ def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
             y=y, shape=shape, tooltip=["policy", "gamma", "cost", "error:Q", "error_low:Q", "error_high:Q"]
         ),
     ]
-    panels = alt.layer(*layers).properties(width=alt.Step(26), height=220)
+    panels = alt.layer(*layers).properties(width=alt.Step(14), height=220)
     chart: alt.FacetChart = (
         panels.facet(column=alt.Column("policy:N", title=None, sort=policies))
         .resolve_scale(x="independent")
