@@ -12,7 +12,8 @@ from rich.text import Text
 
 from pearl_sim import figure
 from pearl_sim.errors import InputError
-from pearl_sim.sweep import MEASURES, Results
+from pearl_sim.evaluate import MEASURES
+from pearl_sim.sweep import Results
 
 MOST_ROWS = 50
 ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "long-run\nexact", "note's\nestimate"}

@@ -116,7 +116,7 @@ def add_up(
     shorter: NDArray[np.int64] = np.minimum(draft_ns, score_ns)
     longer: NDArray[np.int64] = np.maximum(draft_ns, score_ns)
     delay = shorter * overlap_ppm // 1_000_000
-    return RoundTimes(longer + delay + hand_over_ns, draft_ns + delay, score_ns + delay)
+    return RoundTimes(np.add(longer + delay, hand_over_ns), draft_ns + delay, score_ns + delay)
 
 
 def round_times(timing: Timing, drafted: int, scored: int) -> RoundTimes | None:
