@@ -74,8 +74,8 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
         for some, used, (baseline, *found) in samples(scenario, points, places, members, driver):
             drivers[some] = used
             for at, (name, (sample, prices)) in enumerate(zip(names, found, strict=True)):
-                theoretical = _theory(name, policies[name], point, sample, prices)
-                for measure, values in {**_measured(sample, baseline[0]), **theoretical}.items():
+                columns = _measured(sample, baseline[0]) | _theory(name, policies[name], point, sample, prices)
+                for measure, values in columns.items():
                     cells[measure][some, at] = values
             gamma_of = [policy.gamma for policy in policies.values()]
             chains = [
@@ -101,8 +101,10 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
 
 def _alike(scenario: Scenario, places: dict[str, Integers], count: int) -> list[Integers]:
     """Return which of `count` points differ in price only: groups of them, each in order."""
-    apart = [np.zeros(count, np.int64), *(at for key, at in places.items() if key not in scenario.prices)]
-    _, group = np.unique(np.stack(apart), axis=1, return_inverse=True)
+    group = np.zeros(count, np.int64)
+    for key, at in places.items():
+        if key not in scenario.prices:
+            group = group * len(scenario.axes[key]) + at
     order = np.argsort(group, kind="stable")
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
@@ -141,9 +143,9 @@ def _measured(sample: Sample, baseline: Sample) -> dict[str, Floats | float]:
     }
 
 
-def _theory(name: str, policy: Policy, point: Point, sample: Sample, prices: Prices) -> dict[str, Floats]:
+def _theory(name: str, policy: Policy, point: Point, sample: Sample, prices: Prices) -> dict[str, Floats | float]:
     """Return what closed forms say, where the law is known and no round's time depends on context."""
-    row: dict[str, Floats] = {}
+    row: dict[str, Floats | float] = {}
     _, prefill_ns, t_draft_s, t_target_s = prices
     if t_draft_s is not None:
         total_ns = np.asarray(sample.time_ns.sum(axis=1), float)

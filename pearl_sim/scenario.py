@@ -194,6 +194,12 @@ class Scenario:
         places = self.places(np.array([number]))
         return _point(self.file, self.settings, {key: self.axes[key][int(at[0])] for key, at in places.items()})
 
+    @property
+    def traces(self) -> list[Path]:
+        """Return the traces that the points read."""
+        point = self.point(0)
+        return sorted({table.trace for table in (point.acceptance, point.cost) if hasattr(table, "trace")})
+
     @cached_property
     def _numbers(self) -> dict[str, NDArray[Any]]:
         return {key: np.array([number(value) for value in values]) for key, values in self.axes.items()}
@@ -202,14 +208,19 @@ class Scenario:
         """Return the columns of swept keys at these places; one is whole if all its values are."""
         return {column(key, self.axes[key][0]): self._numbers[key][at] for key, at in places.items()}
 
-    def constant_costs(self, places: Mapping[str, NDArray[np.int64]]) -> ConstantCosts:
-        """Return the costs at these places on the axes of `prices`, where the cost model is constant."""
-        count = len(next(iter(places.values()))) if places else 1
+    @cached_property
+    def _along(self) -> dict[str, ConstantCosts]:
+        """Return the constant costs along each axis of `prices`, the other axes at their first value."""
+        return {
+            key: ConstantCosts.of([_constant(self.settings, self.axes, {key: value}) for value in self.axes[key]])
+            for key in sorted(self.prices)
+        }
+
+    def constant_costs(self, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
+        """Return `count` costs, at these places on the axes of `prices`; the cost model must be constant."""
         costs = ConstantCosts.of([_constant(self.settings, self.axes, {})]).taken(np.zeros(count, np.int64))
-        for key in self.prices:
-            at, which = np.unique(places[key], return_inverse=True)
-            along = ConstantCosts.of([_constant(self.settings, self.axes, {key: self.axes[key][i]}) for i in at])
-            costs = costs.replaced(key.removeprefix("cost."), along.taken(which))
+        for key, along in self._along.items():
+            costs = costs.replaced(key.removeprefix("cost."), along.taken(places[key]))
         return costs
 
     @property

@@ -20,7 +20,7 @@ ONLY_IN = {
     "torch": MODELS,
     "transformers": MODELS,
     "safetensors": MODELS,
-    "ray": ("sweep", "drivers/ray"),
+    "ray": ("workers.py",),
 }
 
 
