@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,15 +68,23 @@ def simulate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Override workload.seed.")] = None,
     driver: Annotated[str | None, typer.Option(help="sim or kernel; left out, the faster one that is exact.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; left out, one a core.")] = None,
+    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Compute on this Ray cluster instead.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Simulate every design point of the scenarios; write tables and figures."""
+    """Simulate every design point of the scenarios; write tables and figures.
+
+    Interrupted, it goes on where it stopped when it is run again; what has not changed is not computed again.
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from pearl_sim import output, scenario, sweep
+    from pearl_sim.workers import cores
 
+    if workers is not None and workers < 1:
+        raise InputError(f"--workers {workers}", "must be 1 or more")
     if driver is not None and driver not in sweep.DRIVERS:
         raise InputError(f"--driver {driver}", f"must be {' or '.join(sweep.DRIVERS)}")
     overrides = _overrides(settings or [], seed)
@@ -91,15 +100,23 @@ def simulate(
     try:
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             for plan in planned:
-                task = progress.add_task(escape(plan.name), total=len(plan.points))
-                found = sweep.run(plan, lambda task=task: progress.advance(task), driver)  # type: ignore[misc]
-                directory = output.write(found, out)
+                bar = progress.add_task(escape(plan.name), total=len(plan))
+                found = output.unchanged(plan, driver, out)
+                told = f"{plan.name}: nothing has changed since {out / plan.name} was written"
+                if not found:
+                    found = sweep.run(
+                        plan, partial(progress.advance, bar), driver, out=out, processes=workers or cores(), ray=ray
+                    )
+                    told = f"{plan.name}: simulated by {found.driver}, wrote {output.write(found, out)}"
                 finished.append(found)
                 if not json:
-                    told = f"{plan.name}: simulated by {found.driver}, wrote {directory}"
                     progress.console.print(told, highlight=False, markup=False)
     except KeyboardInterrupt:
-        print(f"pearl-sim: interrupted; {len(finished)} of {len(planned)} scenarios are in {out}", file=sys.stderr)
+        print(
+            f"pearl-sim: interrupted; {len(finished)} of {len(planned)} scenarios are in {out}, "
+            "the same command goes on from there",
+            file=sys.stderr,
+        )
         raise typer.Exit(130) from None
     if json:
         print(output.as_json(finished))

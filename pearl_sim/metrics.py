@@ -15,13 +15,16 @@ Output is cut to the request's limit; time runs to the end of its last round.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from pearl_sim.judge import Censored, Request
 from pearl_sim.rules import candidates
 from pearl_sim.timeline import Timeline
+
+Floats: TypeAlias = NDArray[np.float64]
 
 
 class Totals(NamedTuple):
@@ -57,6 +60,14 @@ class Interval(NamedTuple):
     high: float
 
 
+class Intervals(NamedTuple):
+    """Many such estimates and intervals."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
 def totals(timeline: Timeline, request: Request) -> Totals:
     """Return the sums over one request's rounds."""
     draft_ns = score_ns = forwards = drafted = kept = corrections = 0
@@ -79,31 +90,42 @@ def totals(timeline: Timeline, request: Request) -> Totals:
     )
 
 
-def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Interval:
+def ratio(numerators: ArrayLike, denominators: ArrayLike) -> Interval:
     """Return sum(numerators) / sum(denominators) over requests, its interval by the delta method."""
-    top, bottom = np.asarray(numerators, float), np.asarray(denominators, float)
-    value, count = float(top.sum() / bottom.sum()), len(top)
-    if count < 2:
-        return Interval(value, math.nan, math.nan)
-    error = float(np.sqrt(np.sum((top - value * bottom) ** 2) * count / (count - 1)) / bottom.sum())
-    reach = t95(count - 1) * error
-    return Interval(value, value - reach, value + reach)
+    return Interval(*(float(part) for part in ratios(numerators, denominators)))
 
 
-def standard_errors(sample: Sequence[float], expected: float) -> float:
-    """Return how many standard errors the mean of `sample` lies above `expected`; NaN if that cannot be told.
+def ratios(numerators: ArrayLike, denominators: ArrayLike) -> Intervals:
+    """Return many ratios at once.
 
-    It cannot for fewer than two values, and for equal ones that differ from `expected`: they may be wrong, or just
-    all have missed something rare.
+    Requests lie along the last axis; before it, arrays are broadcast.
     """
-    values = np.asarray(sample, float)
-    if len(values) < 2:
-        return math.nan
-    error = float(values.std(ddof=1)) / math.sqrt(len(values))
-    off = float(values.mean()) - expected
-    if abs(off) <= 1e-9 * abs(expected):
-        return 0.0
-    return off / error if error else math.nan
+    top, bottom = np.asarray(numerators, float), np.asarray(denominators, float)
+    below, count = bottom.sum(axis=-1), bottom.shape[-1]
+    value = top.sum(axis=-1) / below
+    if count < 2:
+        nothing = np.full_like(value, math.nan)
+        return Intervals(value, nothing, nothing)
+    off = top - value[..., None] * bottom
+    reach = t95(count - 1) * np.sqrt(np.sum(off**2, axis=-1) * count / (count - 1)) / below
+    return Intervals(value, value - reach, value + reach)
+
+
+def standard_errors(sample: ArrayLike, expected: ArrayLike) -> Floats:
+    """Return how many standard errors the mean of `sample`'s last axis lies above `expected`; NaN where unknown.
+
+    Nobody can tell for fewer than two values, and for equal ones that differ from `expected`: they may be wrong, or
+    just all have missed something rare.
+    """
+    values, mean = np.asarray(sample, float), np.asarray(expected, float)
+    count = values.shape[-1]
+    if count < 2:
+        return np.full(np.broadcast_shapes(values.shape[:-1], mean.shape), math.nan)
+    error = values.std(axis=-1, ddof=1) / math.sqrt(count)
+    off = values.mean(axis=-1) - mean
+    with np.errstate(divide="ignore", invalid="ignore"):
+        errors = np.where(error > 0, off / error, math.nan)
+    return np.where(np.abs(off) <= 1e-9 * np.abs(mean), 0.0, errors)
 
 
 def t95(freedom: int) -> float:

@@ -10,10 +10,14 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from pearl_sim import figure
+from pearl_sim import figure, partitions
 from pearl_sim.errors import InputError
-from pearl_sim.sweep import MEASURES, Results
+from pearl_sim.evaluate import MEASURES
+from pearl_sim.scenario import Scenario
+from pearl_sim.sweep import Results
 
+FILES = {"results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html"}
+KEY, DRIVER = "pearl_sim.key", "pearl_sim.driver"
 MOST_ROWS = 50
 ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "long-run\nexact", "note's\nestimate"}
 NOT_BESIDE_NOTE = {"tokens\n/s", "per\nforward", "wasted\n%"}
@@ -29,17 +33,33 @@ def write(results: Results, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=out))
     try:
-        results.rows.write_parquet(part / "results.parquet")
+        results.rows.write_parquet(part / "results.parquet", metadata={KEY: results.key, DRIVER: results.driver})
         results.depths.write_parquet(part / "acceptance_by_depth.parquet")
         figure.save(results, part)
         part.chmod(0o755)
         if directory.exists():
             shutil.rmtree(directory)
         part.replace(directory)
+        partitions.forget(out, results.scenario.name)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return directory
+
+
+def unchanged(scenario: Scenario, driver: str | None, out: Path) -> Results | None:
+    """Return the results in out/SCENARIO if they are those of this very scenario, its traces and this code."""
+    directory = out / scenario.name
+    if not all((directory / name).is_file() for name in FILES):
+        return None
+    try:
+        said = pl.read_parquet_metadata(directory / "results.parquet")
+        if said.get(KEY) != partitions.key_of(scenario, driver):
+            return None
+        rows, depths = (pl.read_parquet(directory / f"{name}.parquet") for name in ("results", "acceptance_by_depth"))
+    except (OSError, pl.exceptions.PolarsError):
+        return None
+    return Results(scenario, rows, depths, said[DRIVER], said[KEY])
 
 
 def refuse_foreign(directory: Path) -> None:

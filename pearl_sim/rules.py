@@ -41,7 +41,10 @@ class Round(NamedTuple):
 
 
 def plan(policy: Policy, frontier: Frontier) -> Round:
-    """Return the next round; in every round something is scored or drafted, so decoding always advances."""
+    """Return the next round, which depends on what is pending only.
+
+    In every round something is scored or drafted, so decoding always advances.
+    """
     if frontier.pending == 0:
         # With no draft at all (gamma 0) every policy is autoregressive decoding.
         return Round(policy.gamma, 1 if policy.pre_verify or policy.gamma == 0 else 0)

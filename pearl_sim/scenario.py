@@ -9,24 +9,29 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, model_validator
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
-from pearl_sim.axes import Value, flatten, read_axes
-from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, RooflineCost
+from pearl_sim.axes import Value, column, flatten, number, read_axes
+from pearl_sim.cost import AffineCost, ConstantCost, ConstantCosts, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
-from pearl_sim.trace import load, refuse_beyond_record
+from pearl_sim.trace import Trace, load, refuse_beyond_record
+
+PRICES = frozenset(f"cost.{name}" for name in ConstantCost.model_fields if name != "model")
+"""The keys of a constant cost; none of them changes a round."""
 
 BYTES_PER_POINT = 6_000
-BYTES_PER_ROW = 1_000
+BYTES_PER_ROW = 600
 BYTES_PER_TOKEN = 400
 """Rough upper estimates of what a sweep keeps in memory; `read` refuses one that cannot fit."""
 
@@ -123,41 +128,111 @@ class Point(Settings):
         return None if isinstance(self.acceptance, Recorded) else self.acceptance
 
     @property
-    def run_limit(self) -> int | None:
-        """Return how many drafts in a row the record could see at most, or None if it could see any number."""
-        return load(self.acceptance.trace).provenance.run_limit if isinstance(self.acceptance, Recorded) else None
-
-    def censored(self) -> list[Censored] | None:
-        """Return where the requests' runs are known only to be at least so long; None if they are known everywhere."""
-        if not isinstance(self.acceptance, Recorded):
-            return None
-        return load(self.acceptance.trace).censored(self.workload.requests)
-
-    def requests(self) -> list[Request]:
-        """Return the requests, recorded or drawn; the same ones for every policy and cost."""
+    def source(self) -> "Source":
+        """Return what makes the requests; the same for every policy and cost."""
         work = self.workload
         if isinstance(self.acceptance, Recorded):
-            return load(self.acceptance.trace).replay(work.requests, work.tokens)
-        assert work.requests and work.tokens  # checked above
-        return _drawn(
-            self.acceptance, self.seed, work.requests, work.tokens, work.prompt_tokens or 0, self.policy.gamma or 0
+            return Source(load(self.acceptance.trace), work.requests, work.tokens)
+        return Source(
+            self.acceptance, work.requests, work.tokens, work.prompt_tokens or 0, self.seed, self.policy.gamma or 0
         )
 
 
+class Source(NamedTuple):
+    """Where requests come from: equal sources give equal requests."""
+
+    acceptance: Law | Trace
+    requests: int | None
+    tokens: int | None
+    prompt_tokens: int = 0
+    seed: int = 0
+    gamma: int = 0
+
+
 @lru_cache(maxsize=4)
-def _drawn(law: Law, seed: int, requests: int, tokens: int, prompt_tokens: int, gamma: int) -> list[Request]:
+def requests_of(source: Source) -> list[Request]:
+    """Return the requests, recorded or drawn."""
+    law, count, tokens, prompt_tokens, seed, gamma = source
+    if isinstance(law, Trace):
+        return law.replay(count, tokens)
+    assert count and tokens  # checked with the point
     # A run may reach past the limit: the last round is not clipped, and its outcome must not depend on gamma.
     length = tokens + gamma + 1
-    return [Request(prompt_tokens, tokens, law.runs(seed, number, length)) for number in range(requests)]
+    return [Request(prompt_tokens, tokens, law.runs(seed, number, length)) for number in range(count)]
+
+
+def censored_of(source: Source) -> list[Censored] | None:
+    """Return where the requests' runs are known only to be at least so long; None if they are known everywhere."""
+    return source.acceptance.censored(source.requests) if isinstance(source.acceptance, Trace) else None
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A validated scenario: its points in order, each with the swept values that make it."""
+    """A validated scenario: what is set, and over which values the swept keys go.
+
+    settings: the file's tables with its overrides.
+    axes:     swept key -> values; the points are their product, the last axis fastest.
+    prices:   those axes that only change a constant cost, so that points along them are priced together.
+    """
 
     name: str
     title: str
-    points: list[tuple[dict[str, Value], Point]]
+    file: Path
+    settings: dict[str, Any]
+    axes: dict[str, list[Value]]
+    prices: frozenset[str]
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return math.prod(map(len, self.axes.values()))
+
+    def places(self, numbers: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Return where the points of these numbers lie on each axis."""
+        places = {}
+        for key, values in reversed(self.axes.items()):
+            numbers, places[key] = np.divmod(numbers, len(values))
+        return {key: places[key] for key in self.axes}
+
+    def point(self, number: int) -> Point:
+        """Return a design point."""
+        places = self.places(np.array([number]))
+        return _point(self.file, self.settings, {key: self.axes[key][int(at[0])] for key, at in places.items()})
+
+    @property
+    def traces(self) -> list[Path]:
+        """Return the traces that the points read."""
+        point = self.point(0)
+        return sorted({table.trace for table in (point.acceptance, point.cost) if hasattr(table, "trace")})
+
+    @cached_property
+    def _numbers(self) -> dict[str, NDArray[Any]]:
+        return {key: np.array([number(value) for value in values]) for key, values in self.axes.items()}
+
+    def swept(self, places: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+        """Return the columns of swept keys at these places; one is whole if all its values are."""
+        return {column(key, self.axes[key][0]): self._numbers[key][at] for key, at in places.items()}
+
+    @cached_property
+    def _along(self) -> dict[str, ConstantCosts]:
+        """Return the constant costs along each axis of `prices`, the other axes at their first value."""
+        return {
+            key: ConstantCosts.of([_constant(self.settings, self.axes, {key: value}) for value in self.axes[key]])
+            for key in sorted(self.prices)
+        }
+
+    def constant_costs(self, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
+        """Return `count` costs, at these places on the axes of `prices`; the cost model must be constant."""
+        costs = ConstantCosts.of([_constant(self.settings, self.axes, {})]).taken(np.zeros(count, np.int64))
+        for key, along in self._along.items():
+            costs = costs.replaced(key.removeprefix("cost."), along.taken(places[key]))
+        return costs
+
+    @property
+    def points(self) -> list[tuple[dict[str, Value], Point]]:
+        """Return all points in order, each with the swept values that make it; mind how many they are."""
+        combinations = itertools.product(*self.axes.values())
+        swept = [dict(zip(self.axes, values, strict=True)) for values in combinations]
+        return [(values, _point(self.file, self.settings, values)) for values in swept]
 
 
 def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
@@ -187,12 +262,27 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     for key in axes:
         if _get(raw, key) is not None:
             raise InputError(file, f"{key} is both set and swept; keep one")
-    _check_memory(file, raw, axes)
-    points = []
-    for combination in itertools.product(*axes.values()):
-        swept = dict(zip(axes, combination, strict=True))
-        points.append((swept, _point(file, raw, swept)))
-    return Scenario(file.stem, title, points)
+    prices = frozenset(axes).intersection(PRICES if _get(raw, "cost.model") == "constant" else ())
+    _check_memory(file, raw, axes, prices)
+    # No key of a constant cost depends on another, so each of its values is looked at once, not in every point.
+    first = {key: values[0] for key, values in axes.items()}
+    for key in prices:
+        for value in axes[key]:
+            try:
+                _constant(raw, axes, {key: value})
+            except ValidationError:
+                _point(file, raw, first | {key: value})
+    apart = [values[:1] if key in prices else values for key, values in axes.items()]
+    for combination in itertools.product(*apart):
+        _point(file, raw, dict(zip(axes, combination, strict=True)))
+    return Scenario(file.stem, title, file, raw, axes, prices)
+
+
+def _constant(raw: dict[str, Any], axes: Mapping[str, list[Value]], swept: Mapping[str, Value]) -> ConstantCost:
+    """Return the constant cost with these keys swept and other axes at their first value; ValidationError if bad."""
+    first = {key: values[0] for key, values in axes.items() if key in PRICES}
+    own = {key.removeprefix("cost."): value for key, value in {**first, **swept}.items()}
+    return ConstantCost.model_validate({**raw["cost"], **own})
 
 
 class _OnlyCost(Settings):
@@ -255,7 +345,7 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]]) -> None:
+def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]], prices: frozenset[str]) -> None:
     """Refuse a sweep that would not fit in memory, before starting it."""
 
     def most(key: str, otherwise: int) -> int:
@@ -265,8 +355,9 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
     names = _get(raw, "policy.names")
     policies = len(names) if isinstance(names, list) else 1
     points = math.prod(len(values) for values in axes.values())
+    apart = math.prod(len(values) for key, values in axes.items() if key not in prices)
     simulated = most("workload.requests", 1) * most("workload.tokens", 1)
-    needed = points * (BYTES_PER_POINT + BYTES_PER_ROW * policies) + simulated * BYTES_PER_TOKEN
+    needed = (apart * BYTES_PER_POINT + points * BYTES_PER_ROW) * policies + simulated * BYTES_PER_TOKEN
     unused = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf(unused)
     if needed > free:

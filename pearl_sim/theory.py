@@ -118,7 +118,18 @@ def speed(policy: Policy, survival: Survival, duration: RoundTime) -> float:
 
 def steady_speed(policy: Policy, chains: Sequence[Chains], duration: RoundTime) -> float:
     """Return tokens per unit of time over long requests of equal length, of every kind in `chains`."""
-    return 1 / sum(kind.weight / speed(policy, _mixed(policy, kind), duration) for kind in chains)
+    return 1 / sum(number * duration(work) for work, number in steady_rounds(policy, chains).items())
+
+
+def steady_rounds(policy: Policy, chains: Sequence[Chains]) -> dict[Work, float]:
+    """Return the mean number of rounds of each kind per token, over long requests of every kind in `chains`."""
+    rounds = dict.fromkeys((work for work, _ in visits(policy, 2)), 0.0)
+    for kind in chains:
+        survival = _mixed(policy, kind)
+        share = kind.weight / tokens_per_cycle(policy, survival)
+        for work, reaches in visits(policy, _end(survival)):
+            rounds[work] += share * float(survival(reaches).sum())
+    return rounds
 
 
 def best_gamma(
@@ -145,50 +156,55 @@ def pearl_ceiling(gamma: int, t_draft: float, t_target: float, sync: float = 0.0
 
 
 def request_time(policy: Policy, chains: Sequence[Chains], duration: RoundTime, tokens: int) -> float:
-    """Return the exact mean time to write `tokens` tokens from a fresh chain, the last round to its end.
+    """Return the exact mean time to write `tokens` tokens from a fresh chain, the last round to its end."""
+    return sum(number * duration(work) for work, number in request_rounds(policy, chains, tokens).items())
 
-    f(r) = sum over rounds with reach < r of S(reach) * time + sum over n < r of P(n tokens) * f(r - n), for a
-    chain after a correction and one after a bonus token.
+
+def request_rounds(policy: Policy, chains: Sequence[Chains], tokens: int) -> dict[Work, float]:
+    """Return the exact mean number of rounds of each kind that a request of `tokens` tokens takes from a fresh chain.
+
+    f(r) = sum over reach < r of S(reach) + sum over n < r of P(n tokens) * f(r - n), for a chain after a correction
+    and one after a bonus token.
     """
     weights = np.array([kind.weight for kind in chains])
     kinds = visits(policy, tokens)
     cap = cycle(policy).cap
     longest = tokens if cap is None else min(cap, tokens)
     depth = np.arange(longest + 2)
-    corrected = np.stack([kind.after_correction(depth) for kind in chains])
-    rewarded = np.stack([kind.after_bonus(depth) for kind in chains])
-    times = [duration(work) for work, _ in kinds]
 
-    def cost(survive: Callable[[Chains], Survival]) -> Floats:
-        """Return [kind, r]: the mean time of the rounds of one chain when r tokens are left."""
-        at_reach = np.zeros((len(chains), tokens))
-        for time, (_, reaches) in zip(times, kinds, strict=True):
-            at_reach[:, reaches] += time * np.stack([survive(kind)(reaches) for kind in chains])
-        return np.concatenate([np.zeros((len(chains), 1)), np.cumsum(at_reach, axis=1)], axis=1)
+    def first_chain(survive: Callable[[Chains], Survival]) -> Floats:
+        """Return [kind of request, r, kind of round]: the mean rounds of one chain when r tokens are left."""
+        at_reach = np.zeros((len(chains), tokens + 1, len(kinds)))
+        for work, (_, reaches) in enumerate(kinds):
+            at_reach[:, reaches + 1, work] = [survive(kind)(reaches) for kind in chains]
+        return np.cumsum(at_reach, axis=1)
 
-    from_correction, from_bonus = cost(lambda kind: kind.after_correction), cost(lambda kind: kind.after_bonus)
+    survivals: list[Callable[[Chains], Survival]] = [lambda kind: kind.after_correction]
+    if any(kind.after_bonus != kind.after_correction for kind in chains):
+        survivals.append(lambda kind: kind.after_bonus)
+    survived = [np.stack([survive(kind)(depth) for kind in chains]) for survive in survivals]
+    found = [first_chain(survive) for survive in survivals]
+    from_correction, from_bonus = found[0], found[-1]
     # P(exactly k accepted, then a correction), for k = 0.. ; what survives the cap ends in a bonus token.
-    ends = (
-        (corrected[:, :-1] - corrected[:, 1:])[:, : longest + 1],
-        (rewarded[:, :-1] - rewarded[:, 1:])[:, : longest + 1],
-    )
-    if cap is not None:
-        ends = ends[0][:, :cap], ends[1][:, :cap]
+    ends = [(S[:, :-1] - S[:, 1:])[:, : longest + 1 if cap is None else cap] for S in survived]
     support = max((int(np.max(np.nonzero(end.max(axis=0) > NEGLIGIBLE)[0], initial=-1)) + 1 for end in ends), default=0)
+    backwards = [np.ascontiguousarray(end[:, :support][:, None, ::-1]) for end in ends]
     window = 1 + max(support, 0 if cap is None else cap + 1, 2 * policy.gamma)
     for left in range(1, tokens + 1):
         reach_back = min(support, left - 1)
-        earlier = from_correction[:, left - reach_back : left][:, ::-1]
-        for time, end, survived in ((from_correction, ends[0], corrected), (from_bonus, ends[1], rewarded)):
-            time[:, left] += (end[:, :reach_back] * earlier).sum(axis=1)
+        earlier = from_correction[:, left - reach_back : left]
+        for rounds, end, survival in zip(found, backwards, survived, strict=True):
+            rounds[:, left] += (end[:, :, support - reach_back :] @ earlier)[:, 0]
             if cap is not None and left > cap + 1:
-                time[:, left] += survived[:, cap] * from_bonus[:, left - cap - 1]
+                rounds[:, left] += survival[:, cap, None] * from_bonus[:, left - cap - 1]
         if left % SETTLED_EVERY == 0 and left > window:
-            # Once every token more has cost the same for longer than a chain lasts, it always will.
-            steps = np.diff(from_correction[:, left - window : left + 1])
-            if (np.ptp(steps, axis=1) <= SETTLED * steps.max(axis=1)).all():
-                return float(weights @ (from_correction[:, left] + steps[:, -1] * (tokens - left)))
-    return float(weights @ from_correction[:, tokens])
+            # Once every token more has taken the same rounds for longer than a chain lasts, it always will.
+            steps = np.diff(from_correction[:, left - window : left + 1], axis=1)
+            if (np.ptp(steps, axis=1) <= SETTLED * steps.sum(axis=2).max(axis=1, keepdims=True)).all():
+                from_correction[:, tokens] = from_correction[:, left] + steps[:, -1] * (tokens - left)
+                break
+    means = weights @ from_correction[:, tokens]
+    return {work: float(mean) for (work, _), mean in zip(kinds, means, strict=True)}
 
 
 def pearl_tokens_per_round(alpha: float, gamma: int) -> float:

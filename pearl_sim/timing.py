@@ -59,6 +59,11 @@ class Timing(NamedTuple):
     overlap_ppm: int
     prefill_ns: Callable[[int], tuple[int, int]]
 
+    @property
+    def fixed(self) -> bool:
+        """Return whether neither context nor luck changes a time."""
+        return not any(part.draws > 1 or any(part.slope_ps) for part in self[:4])
+
 
 def latency_ns(latency: Latency, size: int, context: int, draw: int) -> int:
     """Return the time of a part of `size` after `context` tokens, for one of its draws."""
@@ -93,20 +98,46 @@ def draw_numbers(seed: int, request: int, draws: int, rounds: int) -> NDArray[np
     return generator(seed, request, LATENCY_STREAM).integers(draws, size=(rounds, 2))
 
 
-def mean_round_ns(timing: Timing, drafted: int, scored: int) -> float | None:
-    """Return the mean duration of a round over all draws, or None if it depends on context."""
+class RoundTimes(NamedTuple):
+    """What rounds take, in arrays: each model, and the whole with hand-over."""
+
+    round_ns: NDArray[np.int64]
+    draft_ns: NDArray[np.int64]
+    score_ns: NDArray[np.int64]
+
+
+def add_up(
+    draft_ns: NDArray[np.int64],
+    score_ns: NDArray[np.int64],
+    hand_over_ns: NDArray[np.int64] | int,
+    overlap_ppm: NDArray[np.int64] | int,
+) -> RoundTimes:
+    """Return rounds whose models alone would take these times (0: it waits); arrays are broadcast."""
+    shorter: NDArray[np.int64] = np.minimum(draft_ns, score_ns)
+    longer: NDArray[np.int64] = np.maximum(draft_ns, score_ns)
+    delay = shorter * overlap_ppm // 1_000_000
+    return RoundTimes(np.add(longer + delay, hand_over_ns), draft_ns + delay, score_ns + delay)
+
+
+def round_times(timing: Timing, drafted: int, scored: int) -> RoundTimes | None:
+    """Return [draft's draw, target's draw], what one kind of round takes, or None if that depends on context."""
     together = drafted > 0 and scored > 0
     hand_over_ns = timing.hand_over.both_ns if together else timing.hand_over[0 if drafted else 1]
     used = (
         (timing.draft_beside if together else timing.draft, drafted),
         (timing.target_beside if together else timing.target, scored),
     )
+    if any(latency.slope_ps[size] for latency, size in used if size):
+        return None
     parts = [
         np.maximum(np.array(latency.base_ns[size]), latency.floor_ns[size]) if size else np.zeros(1, np.int64)
         for latency, size in used
     ]
-    if any(latency.slope_ps[size] for latency, size in used if size):
-        return None
-    draft, target = np.meshgrid(*parts, indexing="ij")
-    longest = np.maximum(draft, target) + np.minimum(draft, target) * timing.overlap_ppm // 1_000_000
-    return float(longest.mean()) + hand_over_ns
+    draft_ns, score_ns = np.meshgrid(*parts, indexing="ij")
+    return add_up(draft_ns, score_ns, hand_over_ns, timing.overlap_ppm)
+
+
+def mean_round_ns(timing: Timing, drafted: int, scored: int) -> float | None:
+    """Return the mean duration of a round over all draws, or None if it depends on context."""
+    times = round_times(timing, drafted, scored)
+    return None if times is None else float(times.round_ns.mean())

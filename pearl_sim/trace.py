@@ -95,9 +95,9 @@ class Provenance(Settings):
     """What was inferred or left out rather than recorded."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """A recorded run in memory; `steps` has no rows where no latency was recorded."""
+    """A recorded run in memory; `steps` has no rows where no latency was recorded.  Only the same object is equal."""
 
     path: Path
     provenance: Provenance

@@ -75,6 +75,7 @@ def test_the_same_seed_gives_the_same_results_and_another_does_not(tmp_path):
         (["simulate", NOTE, "--set", "policy.gamma=-3"], "policy.gamma = -3"),
         (["simulate", NOTE, "--seed", "-3"], "workload.seed = -3"),
         (["simulate", NOTE, "--driver", "warp"], "--driver warp: must be sim or kernel"),
+        (["simulate", NOTE, "--workers", "0"], "--workers 0: must be 1 or more"),
         (
             ["theory", "--alpha", "2", "--gamma", "4", "--t-draft", "1ms", "--t-target", "9ms"],
             "alpha = 2.0: must be less",
@@ -107,20 +108,26 @@ def test_a_directory_that_holds_something_else_is_not_replaced(tmp_path):
     assert precious.read_text() == "years of work"
 
 
-def test_interrupted_run_keeps_what_is_finished_and_leaves_nothing_half_written(tmp_path):
+def test_interrupted_run_keeps_what_is_finished_and_goes_on_from_there(tmp_path):
     small = tmp_path / "small.toml"
     small.write_text((ROOT / "scenarios" / "reading_note.toml").read_text().replace("tokens = 2000", "tokens = 20"))
     long = ["simulate", str(small), NOTE, "--set", "workload.requests=400"]
     run = subprocess.Popen([*COMMAND, *long], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for _ in range(600):
-        if (tmp_path / "results" / "small").exists():
+        if list((tmp_path / "results").glob(".reading_note.partitions-*/*.parquet")):
             break
         time.sleep(0.1)
     os.kill(run.pid, signal.SIGINT)
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 130
     assert "interrupted; 1 of 2 scenarios" in errors
-    assert [entry.name for entry in (tmp_path / "results").iterdir()] == ["small"]
+    assert {entry.name.split("-")[0] for entry in (tmp_path / "results").iterdir()} == {
+        "small", ".reading_note.partitions",
+    }  # fmt: skip
+    again = pearl_sim(*long, cwd=tmp_path)
+    assert "small: nothing has changed since results/small was written" in again.stderr
+    assert "wrote results/reading_note" in again.stderr
+    assert {entry.name for entry in (tmp_path / "results").iterdir()} == {"small", "reading_note"}
 
 
 def test_json_has_no_infinity_and_a_title_is_not_markup(tmp_path):

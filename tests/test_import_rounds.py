@@ -15,6 +15,7 @@ from pearl_sim.importers.recording import Rounds
 from pearl_sim.judge import Request
 from pearl_sim.metrics import unknown_rounds
 from pearl_sim.policies import POLICIES, speculative
+from pearl_sim.scenario import censored_of
 from pearl_sim.scenario import read as read_scenario
 from pearl_sim.trace import load, save
 
@@ -234,6 +235,6 @@ def test_a_gamma_beyond_the_recorded_one_is_refused_and_one_within_is_flagged(tm
         '[policy]\nnames = ["sd", "pearl"]\ngamma = 4\n'
     )
     ((_, point),) = read_scenario(scenario).points
-    assert point.censored()[0].sum() == 40 * 10
+    assert censored_of(point.source)[0].sum() == 40 * 10
     with pytest.raises(InputError, match="at most 4 drafts in a row"):
         read_scenario(scenario, {"policy.gamma": "5"})

@@ -22,7 +22,7 @@ ONLY_IN = {
     "torch": MODELS,
     "transformers": MODELS,
     "safetensors": MODELS,
-    "ray": ("sweep", "drivers/ray"),
+    "ray": ("workers.py",),
 }
 
 

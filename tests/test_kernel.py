@@ -54,15 +54,14 @@ def test_kernel_and_plain_loop_agree_on_more_than_a_million_cases(name, gamma):
     policy = POLICIES[name](gamma)
     timing = constant(3, 10, sync=1).timing(policy)
     requests = [request(runs) for runs in EVERY_TEXT]
-    steps = np.empty((len(requests) * 32, kernel.STEP_FIELDS), np.int64)
-    _, _, taken, _ = kernel._run(policy, requests, timing, 0, None, steps)
-    start, stop, *_ = steps[:taken].T
-    assert start[0] == 0
-    assert (start[1:] == stop[:-1]).all()
-    told = np.column_stack((steps[:taken, 4:], stop - start))
-    prefill = (0, 0, 0, 1, 0, 10)
+    walked = kernel.walk(policy, requests)
+    spent = np.empty((len(walked.rounds), 3), np.int64)
+    kernel._price_rounds(walked, timing, 0, kernel._prefill(walked, timing), spent)
+    verified, pending, accepted = walked.rounds.T
+    drafted, scored = np.array([walked.kinds.get(drafts, (0, 0)) for drafts in range(gamma + 1)])[pending].T
+    told = np.column_stack((verified, pending, drafted, scored, accepted, spent[:, 0]))
     loop, times = PLAIN[name], (gamma, 3, 10, 1)
-    expected = chain.from_iterable(row for runs in EVERY_TEXT for row in (prefill, *loop(runs, len(runs), *times)))
+    expected = chain.from_iterable(row for runs in EVERY_TEXT for row in loop(runs, len(runs), *times))
     assert (np.fromiter(expected, np.int64) == told.ravel()).all()
 
 
@@ -248,10 +247,10 @@ def test_imported_record_gives_the_same_tables_with_either_driver(tmp_path, shar
 
 def test_without_a_directory_to_keep_compiled_code_in_the_kernel_compiles_anew(monkeypatch):
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
-    monkeypatch.setattr(kernel, "decode", kernel._compiled())
+    monkeypatch.setattr(kernel, "follow", kernel._compiled(kernel._follow))
     policy = pearl(3)
     same(policy, [request([0, 3, 2, 1, 0, 5, 4])], constant(3, 10).timing(policy))
-    assert not kernel.decode.stats.cache_path
+    assert not kernel.follow.stats.cache_path
 
 
 COUNT = """
@@ -263,7 +262,7 @@ from pearl_sim.drivers import kernel
 from pearl_sim.judge import Request
 from pearl_sim.policies import speculative
 timing = ConstantCost(draft="1 ns", target="10 ns").timing(speculative(2))
-((timeline,), hits) = kernel.simulate(speculative(2), [Request(0, 9, np.zeros(9, int))], timing, 0), kernel.decode.stats
+((timeline,), hits) = kernel.simulate(speculative(2), [Request(0, 9, np.zeros(9, int))], timing, 0), kernel.follow.stats
 print(json.dumps([len(timeline), sum(hits.cache_hits.values())]))
 """
 

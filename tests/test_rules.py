@@ -31,6 +31,12 @@ def frontiers(draw):
     return policy, frontier, plan(policy, frontier)
 
 
+@given(policies, st.integers(0, 40))
+def test_a_plan_depends_on_what_is_pending_only(policy, pending):
+    """The kernel counts rounds by what is pending, and then prices them without looking again."""
+    assert len({plan(policy, Frontier(verified, pending)) for verified in (1, 2, 7, 1000)}) == 1
+
+
 @pytest.mark.parametrize("gamma", range(1, 7))
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_simulator_and_plain_loop_agree_on_every_acceptance_string(name, gamma):
