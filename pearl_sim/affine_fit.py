@@ -47,13 +47,14 @@ def fit(steps: pl.DataFrame) -> Fit:
 
     Its `batch` is 1 and its prefill is the recorded one of the median prompt.
     """
+    steps = latencies.timed(steps)
     forwards, misfits, start = {}, [], 0.0
     for role in ("draft", "target"):
         own = steps.filter(pl.col("role") == role, pl.col("context") > 0)
         took = own["ns"].to_numpy().astype(float)
         terms = _chain_terms(own) if role == "draft" else _forward_terms(own)
         # Scaled by what is usual for a step of its kind, not by its own time: a slow step must not count for less.
-        usual = own.select(pl.col("ns").median().over("tokens", "batch", "overlapped"))["ns"].to_numpy()
+        usual = own.select(pl.col("ns").median().over("tokens", "batch", "overlapped", "rested"))["ns"].to_numpy()
         found = non_negative(terms / usual[:, None], took / usual)
         fitted = terms @ found
         deviations = took / fitted - 1

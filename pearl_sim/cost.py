@@ -19,7 +19,7 @@ from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
 from pearl_sim.errors import InputError
 from pearl_sim.rules import Policy, widest
 from pearl_sim.settings import Settings
-from pearl_sim.timing import HandOver, Latency, RoundTimes, Timing, add_up
+from pearl_sim.timing import HandOver, Latencies, Latency, RoundTimes, Timing, add_up, everywhere
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -48,18 +48,14 @@ class SharedCost(Settings):
     def _timing(
         self,
         policy: Policy,
-        draft: Latency,
-        target: Latency,
+        draft: Latency | Latencies,
+        target: Latency | Latencies,
         prefill: Callable[[int], tuple[int, int]],
-        beside: tuple[Latency, Latency] | None = None,
     ) -> Timing:
         given = self.prefill
-        draft_beside, target_beside = beside or (draft, target)
         return Timing(
-            draft=draft,
-            target=target,
-            draft_beside=draft_beside,
-            target_beside=target_beside,
+            draft=draft if isinstance(draft, Latencies) else everywhere(draft),
+            target=target if isinstance(target, Latencies) else everywhere(target),
             hand_over=self._hand_over(policy),
             overlap_ppm=self.overlap_ppm,
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
@@ -276,10 +272,10 @@ class RooflineCost(SharedCost):
 class EmpiricalCost(SharedCost):
     """Latencies resampled from the steps of a trace or profile, so that their spread is simulated too.
 
-    Every size takes one of 256 equally likely quantiles of what was recorded for it, beside the other model in
-    parallel rounds and alone in serial ones; where only one of the two was recorded, it stands for both.  Times grow
-    with context as they were seen to.  Draft chains of other lengths lie on a line with those recorded; a target
-    forward between two recorded widths is interpolated, and one wider than any is refused.
+    Every size takes one of 256 equally likely quantiles of what was recorded for it in the same circumstances: alone
+    or beside the other model, after work or after a rest.  Times grow with context as they were seen to.  Draft
+    chains of other lengths lie on a line with those recorded; a target forward between two recorded widths is
+    interpolated, and one wider than any is refused.
     """
 
     model: Literal["empirical"] = "empirical"
@@ -298,32 +294,21 @@ class EmpiricalCost(SharedCost):
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
         read = self._read()
-        alone, beside = (
-            (
-                latencies.draft_table(read.measured["draft", overlapped], policy.gamma + 1),
-                self._target_table(policy, overlapped),
-            )
-            for overlapped in (False, True)
-        )
-        prefill = cache(lambda prompt_tokens: latencies.prefill(read.steps, prompt_tokens, policy.gamma > 0))
-        return self._timing(policy, *alone, prefill, beside)
-
-    def _target_table(self, policy: Policy, beside: bool) -> Latency:
-        measured = self._read().measured
-        recorded = measured["target", beside]
-        if widest(policy) > max(recorded.base):
-            # A width that was recorded only the other way round is better than none.
-            other = measured["target", not beside]
-            recorded = latencies.Measured(other.base | recorded.base, other.slope | recorded.slope)
-        if widest(policy) > max(recorded.base):
+        most = max(max(measured.base) for measured in read.target)
+        if widest(policy) > most:
             raise InputError(
                 self.trace / "steps.parquet",
-                f"the widest target step recorded has {max(recorded.base)} positions; gamma {policy.gamma} needs "
+                f"the widest target step recorded has {most} positions; gamma {policy.gamma} needs "
                 f"{widest(policy)}: use a smaller gamma or record wider steps",
             )
-        return latencies.target_table(recorded, widest(policy) + 1)
+        return self._timing(
+            policy,
+            Latencies(*(latencies.draft_table(measured, policy.gamma + 1) for measured in read.draft)),
+            Latencies(*(latencies.target_table(measured, widest(policy) + 1) for measured in read.target)),
+            cache(lambda prompt_tokens: latencies.prefill(read.steps, prompt_tokens, policy.gamma > 0)),
+        )
 
-    def _read(self) -> latencies.Latencies:
+    def _read(self) -> latencies.Recorded:
         return latencies.read(self.trace, self.batch)
 
     def _hand_over(self, policy: Policy) -> HandOver:

@@ -2,8 +2,8 @@
 
 After each request that the engine decodes under every policy and gamma, one pass of a profile is made, so that both see
 the same machine.  The simulator is then given the trace's acceptance and the profile's times, once as a whole and once
-only the part with two of the gammas: the other gammas' runs are predicted from steps of other sizes.  The ablations
-are predicted in both, since no profile contains them.
+only the part that it would be without the ablations and with two of the gammas: the other runs are then predicted from
+steps of other sizes, in circumstances that were not profiled.
 """
 
 import shutil
@@ -26,10 +26,10 @@ from pearl_sim.recording import Row
 from pearl_sim.trace import STEPS, Profile, Trace, load, save
 
 GAMMAS = (1, 2, 4, 6, 8)
-KEPT = (2, 8)
-"""The gammas that the smaller profile keeps."""
+KEPT, PROFILED = (2, 8), ("ar", "sd", "pearl")
+"""The gammas and policies that the smaller profile keeps."""
 
-RUNS, WHOLE, PART = "runs", "profile", "profile_gammas_2_8"
+RUNS, WHOLE, PART = "runs", "profile", "profile_part"
 """What a measurement consists of, a directory each: a trace, and two profiles."""
 
 
@@ -75,19 +75,18 @@ def measure(
 
 
 def kept(whole: Profile, path: Path) -> Profile:
-    """Return the part of a profile that it would be, had it been made with the gammas KEPT only."""
-    names = [label(name, gamma) for name in ("ar", "sd", "pearl") for gamma in KEPT]
+    """Return the part of a profile that knows PROFILED at the gammas KEPT only."""
+    names = [label(name, gamma) for name in PROFILED for gamma in KEPT]
     steps = whole.steps.filter(pl.col("source").str.split(" ").list.get(1).is_in(names))
-    note = f"part of {whole.path.name}: its gammas {' and '.join(map(str, KEPT))}"
+    note = f"part of {whole.path.name}: {', '.join(dict.fromkeys(names))}"
     provenance = whole.provenance.model_copy(update={"notes": (*whole.provenance.notes, note)})
-    found = fit(steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns")))
-    return Profile(path, provenance, steps, as_toml(found, path.name))
+    return Profile(path, provenance, steps, as_toml(fit(steps), path.name))
 
 
 def judge(measurement: Path) -> pl.DataFrame:
     """Return the comparison of the runs recorded at `measurement` with its whole profile, then with the part."""
     runs = load(measurement / RUNS)
-    costs = {"every gamma profiled": WHOLE, "gammas 2 and 8 profiled": PART}
+    costs = {"everything profiled": WHOLE, "only AR, SD and PEARL at gamma 2 and 8 profiled": PART}
     return pl.concat(
         [compare(runs, EmpiricalCost(trace=measurement / directory), called) for called, directory in costs.items()]
     )

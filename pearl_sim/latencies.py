@@ -1,7 +1,8 @@
 """What recorded steps say about time, read off a trace or a profile.
 
-How long a step of each size takes, alone and beside the other model, with its spread and its growth with context;
-what a round takes beyond its slower step; how long a prompt takes to read.
+How long a step of each size takes, with its spread and its growth with context, in four circumstances: alone or beside
+the other model; after the model worked in the round before, or after it rested; what a round takes beyond its slower
+step; how long a prompt takes to read.
 """
 
 from functools import lru_cache
@@ -29,29 +30,29 @@ class Measured(NamedTuple):
     slope: dict[int, float]
 
 
-class Latencies(NamedTuple):
-    """What a trace or profile says: (role, beside the other model) -> its steps; hand-over; all steps, for prefill."""
+class Recorded(NamedTuple):
+    """What a trace or profile says: each model's steps by `timing.circumstance`; hand-over; all steps, for prefill."""
 
-    measured: dict[tuple[str, bool], Measured]
+    draft: tuple[Measured, ...]
+    target: tuple[Measured, ...]
     hand_over: HandOver
     steps: pl.DataFrame
 
 
-def read(trace: Path, batch: int | None) -> Latencies:
+def read(trace: Path, batch: int | None) -> Recorded:
     """Return what the steps of one batch size say, worked out once; InputError as steps_of."""
     file = trace / "steps.parquet"
     return _read(trace, batch, file.stat().st_mtime_ns if file.exists() else 0)
 
 
 @lru_cache(maxsize=8)
-def _read(trace: Path, batch: int | None, _changed: int) -> Latencies:
+def _read(trace: Path, batch: int | None, _changed: int) -> Recorded:
     steps = steps_of(trace, batch)
-    kinds = [(role, beside) for role in ("draft", "target") for beside in (False, True)]
-    return Latencies({kind: measured(steps, *kind) for kind in kinds}, hand_over(steps), steps)
+    return Recorded(measured(steps, "draft"), measured(steps, "target"), hand_over(steps), steps)
 
 
 def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:
-    """Return the recorded steps with their length `ns`, those of one batch size; InputError if that is not one."""
+    """Return the recorded steps of one batch size, as `timed` has them; InputError if they are of several, or none."""
     file = trace / "steps.parquet"
     steps = load_steps(trace)
     sizes = sorted(steps["batch"].unique())
@@ -64,34 +65,65 @@ def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:
     for role in ("draft", "target"):
         if own.filter(pl.col("role") == role, pl.col("context") > 0).is_empty():
             raise InputError(file, f"no {role} steps were recorded; capture or profile some")
-    return own.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+    return timed(own)
+
+
+def timed(steps: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps with their length `ns`, and `rested`: whether their model waited in the round before."""
+    before = pl.col("round").shift(1).over("source", "request", "role", order_by="round")
+    return steps.with_columns(
+        ns=pl.col("stop_ns") - pl.col("start_ns"),
+        rested=(pl.col("round") - before > 1).fill_null(False),
+    )
 
 
 def growth(steps: pl.DataFrame, role: str) -> float:
     """Return by how much a step of this role grows with each token of context, relative to its mean over all contexts.
 
-    One figure for all sizes, by least squares within each size and kind: every size reads the same keys and values.
-    Never negative; 0 where contexts do not differ.
+    One figure for all sizes, by least squares within each size and circumstance: every size reads the same keys and
+    values.  Never negative; 0 where contexts do not differ.
     """
-    of_size = ["tokens", "overlapped"]
+    alike = ["tokens", "overlapped", "rested"]
     own = steps.filter(pl.col("role") == role, pl.col("context") > 0)
     own = own.with_columns(
-        relative=pl.col("ns") / pl.col("ns").mean().over(of_size) - 1,
-        context=pl.col("context") - pl.col("context").mean().over(of_size),
+        relative=pl.col("ns") / pl.col("ns").mean().over(alike) - 1,
+        context=pl.col("context") - pl.col("context").mean().over(alike),
     )
     relative, context = own["relative"].to_numpy(), own["context"].to_numpy()
     spread = float(context @ context)
     return max(0.0, float(relative @ context) / spread) if spread else 0.0
 
 
-def measured(steps: pl.DataFrame, role: str, beside: bool) -> Measured:
-    """Return the steps of one role that ran beside the other model, or alone; all of them, if only one was recorded."""
+def measured(steps: pl.DataFrame, role: str) -> tuple[Measured, ...]:
+    """Return the steps of one role in each circumstance.
+
+    Sizes outside the range that was recorded in it are those of the likest circumstance: first with the same rest, for
+    on devices of their own models mind a cold start more than each other.
+    """
     own = steps.filter(pl.col("role") == role, pl.col("context") > 0)
-    as_asked = own.filter(pl.col("overlapped") == beside)
     rate = growth(steps, role)
+    kinds = [(beside, rested) for rested in (False, True) for beside in (False, True)]
+    recorded = [_sizes(own.filter(overlapped=beside, rested=rested), rate) for beside, rested in kinds]
+    found = []
+    for beside, rested in kinds:
+        likest = [(beside, rested), (not beside, rested), (beside, not rested), (not beside, not rested)]
+        merged = Measured({}, {})
+        for kind in likest:
+            other = recorded[kinds.index(kind)]
+            least, most = (min(merged.base), max(merged.base)) if merged.base else (1, 0)
+            outside = [size for size in other.base if not least <= size <= most]
+            merged = Measured(
+                merged.base | {size: other.base[size] for size in outside},
+                merged.slope | {size: other.slope[size] for size in outside},
+            )
+        found.append(merged)
+    return tuple(found)
+
+
+def _sizes(steps: pl.DataFrame, rate: float) -> Measured:
     levels = (np.arange(DRAWS) + 0.5) / DRAWS
     base, slope = {}, {}
-    for (size,), rows in (as_asked if len(as_asked) else own).group_by("tokens"):
+    for (size,), rows in steps.group_by("tokens"):
         assert isinstance(size, int)
         ns, context = rows["ns"].to_numpy(), rows["context"].to_numpy()
         slope[size] = rate * float(ns.mean())
@@ -115,24 +147,36 @@ def target_table(found: Measured, sizes: int) -> Latency:
 
 
 def hand_over(steps: pl.DataFrame) -> HandOver:
-    """Return the mean of what recorded rounds lasted beyond their longest step, by who worked in them.
+    """Return the mean of what rounds last beyond their longer step, by who worked in them.
 
-    A kind that was not recorded takes the mean over all rounds.
+    What passes until the draft starts a round of its own is that round's: it has to be sent for.  So what follows a
+    round's last step is learned where the target starts the next; any more than that, where the draft does, is its.
     """
-    rounds = rounds_of(steps).filter(pl.col("over_ns").is_not_null())
-    means = [
-        rounds.filter(pl.col("drafted") == drafted, pl.col("scored") == scored)["over_ns"].mean()
-        for drafted, scored in ((True, False), (False, True), (True, True))
-    ]
-    everything = rounds["over_ns"].mean()
-    return HandOver(*(max(0, round(_number(_number(mean, everything), 0.0))) for mean in means))
+    kind = pl.col("drafted").cast(pl.Int8) + 2 * pl.col("scored").cast(pl.Int8)
+    rounds = rounds_of(steps).with_columns(kind=kind)
+    following = [pl.col(name).shift(-1).over("source", "request") for name in ("start_ns", "scored")]
+    rounds = rounds.with_columns(
+        late=pl.col("stop_ns") - pl.col("start_ns") - pl.max_horizontal("draft_ns", "score_ns"),
+        gap=following[0] - pl.col("stop_ns"),
+        target_next=following[1],
+    )
+    seen = rounds.filter("target_next")
+    after = {own: _number(seen.filter(pl.col("kind") == own)["gap"].mean()) for own in (1, 2, 3)}
+    late = {own: _number(rounds.filter(pl.col("kind") == own)["late"].mean()) for own in (1, 2, 3)}
+    sent = rounds.filter(~pl.col("target_next"))
+    before = sent["gap"] - sent["kind"].replace_strict(after, default=0.0, return_dtype=pl.Float64)
+    means = [late[own] + after[own] + (_number(before.mean()) if own == 1 else 0.0) for own in (1, 2, 3)]
+    known = set(rounds.filter(pl.col("gap").is_not_null())["kind"])
+    # What was not recorded takes what is usual for the others.
+    usual = _number((rounds["late"] + rounds["gap"]).mean())
+    return HandOver(*(max(0, round(means[own - 1] if own in known else usual)) for own in (1, 2, 3)))
 
 
 def rounds_of(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a decoding round, in order: what was drafted and scored, and its times.
+    """Return a row a decoding round, in order.
 
-    source, request, round, drafted, scored; draft, score (sizes), draft_ns, score_ns; over_ns, what it lasted
-    beyond its longer step (until the next round started; null for the last).
+    source, request, round; drafted, scored; draft, score (sizes); draft_ns, score_ns; start_ns, stop_ns: of the first
+    step's start and the last one's end.
     """
     role = pl.col("role")
     decoding = steps.filter(pl.col("context") > 0).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
@@ -140,11 +184,11 @@ def rounds_of(steps: pl.DataFrame) -> pl.DataFrame:
     def of(model: str, column: str) -> pl.Expr:
         return pl.col(column).filter(role == model).sum()
 
-    rounds = (
+    return (
         decoding.group_by("source", "request", "round")
         .agg(
             start_ns=pl.col("start_ns").min(),
-            longest_ns=pl.col("ns").max(),
+            stop_ns=pl.col("stop_ns").max(),
             drafted=(role == "draft").any(),
             scored=(role == "target").any(),
             draft=of("draft", "tokens"),
@@ -154,8 +198,6 @@ def rounds_of(steps: pl.DataFrame) -> pl.DataFrame:
         )
         .sort("source", "request", "round")
     )
-    lasted = pl.col("start_ns").shift(-1).over("source", "request") - pl.col("start_ns")
-    return rounds.with_columns(over_ns=lasted - pl.col("longest_ns")).drop("longest_ns")
 
 
 def prefill(steps: pl.DataFrame, prompt_tokens: int, with_draft: bool) -> tuple[int, int]:
@@ -205,6 +247,6 @@ def _table(found: Measured, sizes: int, beyond: bool) -> Latency:
     return Latency(tuple(base), tuple(slope), (0,) * sizes)
 
 
-def _number(value: object, otherwise: object) -> float:
-    found = value if isinstance(value, int | float) else otherwise
-    return float(found) if isinstance(found, int | float) else 0.0
+def _number(value: object) -> float:
+    """Return a mean as a number, 0 where there was nothing to take it of."""
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -10,19 +10,25 @@ from pearl_sim.compare import PARTS, verdict
 from pearl_sim.efficiency import efficiency
 from pearl_sim.trace import Profile, Trace
 
+KINDS = {
+    "alone": (False, False),
+    "alone, rested": (False, True),
+    "beside": (True, False),
+    "beside, rested": (True, True),
+}
+"""Whether the other model ran too, and whether this one waited in the round before."""
+
 
 def of_profile(made: Profile) -> list[object]:
     """Return a table of the kinds of steps, alone and beside the other model, then what the fit and the doubts say."""
     found = profile.summary(made.steps)
     table = _table(
-        "step times in ms: median (5 % to 95 %), and how well the mean is known",
-        ("model", "batch", "size", "alone", "+/-", "beside the other", "+/-"),
+        "median step times in ms, and how well the mean is known",
+        ("model", "batch", "size", *KINDS),
     )
     for (role, batch, size), rows in found.group_by("role", "batch", "tokens", maintain_order=True):
-        cells = []
-        for beside in (False, True):
-            own = rows.filter(pl.col("overlapped") == beside)
-            cells += list(_spread(own.row(0, named=True))) if len(own) else ["", ""]
+        own = [rows.filter(overlapped=beside, rested=rested) for beside, rested in KINDS.values()]
+        cells = (_spread(kind.row(0, named=True)) if len(kind) else "" for kind in own)
         table.add_row(str(role), str(batch), str(size), *cells)
     fitted = [line.removeprefix("# ") for line in made.cost.splitlines() if line.startswith(("# draft", "# target"))]
     doubts = [f"Warning: {doubt}" for doubt in profile.doubts(made.steps)]
@@ -77,10 +83,9 @@ def of_comparison(found: pl.DataFrame) -> list[object]:
     return [whole, where, said]
 
 
-def _spread(row: dict[str, float | None]) -> tuple[str, str]:
-    median, low, high = ((row[at] or 0.0) / 1e6 for at in ("median_ns", "p5_ns", "p95_ns"))
+def _spread(row: dict[str, float | None]) -> str:
     error = row["error"]
-    return f"{median:.2f} ({low:.2f} to {high:.2f})", "" if error is None else f"{error:.1%}"
+    return f"{(row['median_ns'] or 0.0) / 1e6:.2f}" + ("" if error is None else f" +/- {error:.1%}")
 
 
 def _percent(value: float | None) -> str:

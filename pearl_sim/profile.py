@@ -1,9 +1,9 @@
 """Measuring a machine: how long every kind of step takes, alone and beside the other model.
 
-The engine itself is run on a made-up text, hardware in the loop: autoregressive decoding, speculative decoding and
-PEARL make every kind of round there is (the target alone, the draft alone, both), so each step is timed where it will
-take place, with the hand-over, the rollbacks and the caches of real decoding.  Whole passes over all of them are
-repeated, in turns, so that a machine that slows down slows all of them alike.
+The engine itself is run on a made-up text, hardware in the loop, under every policy.  Together they make every kind of
+round there is (the target alone, the draft alone, both, each after work and after a rest), so each step is timed where
+it will take place, with the hand-over, the rollbacks and the caches of real decoding.  Whole passes over all of them
+are repeated, in turns, so that a machine that slows down slows all of them alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,10 +17,11 @@ from pearl_sim.acceptance import Iid
 from pearl_sim.affine_fit import as_toml, fit
 from pearl_sim.drivers.real import decode
 from pearl_sim.errors import InputError
+from pearl_sim.latencies import timed
 from pearl_sim.models.drafting import Script
 from pearl_sim.models.lm import describe
 from pearl_sim.models.pair import Pair
-from pearl_sim.policies import autoregressive, pearl, speculative
+from pearl_sim.policies import POLICIES, label
 from pearl_sim.provenance import provenance
 from pearl_sim.recording import Piece, Row, begin, discard, in_pieces, step_rows
 from pearl_sim.replay import filler, warm_up
@@ -48,9 +49,8 @@ class Grid(NamedTuple):
     batches: Sequence[int]
 
     def policies(self) -> dict[str, Policy]:
-        """Return the policies that make every kind of round."""
-        serial = {f"sd-{gamma}": speculative(gamma) for gamma in self.gammas}
-        return {"ar": autoregressive()} | serial | {f"pearl-{gamma}": pearl(gamma) for gamma in self.gammas}
+        """Return the policies that make every kind of round: all of them, at these gammas."""
+        return {label(name, gamma): POLICIES[name](gamma) for name in POLICIES for gamma in self.gammas}
 
 
 def profile(
@@ -86,7 +86,7 @@ def profile(
 
 def finish(pair: Pair, steps: pl.DataFrame, passes: int, out: Path, command: str) -> Profile:
     """Save the steps of a profile at `out`, with the cost fitted to them and what to think of them; return it."""
-    found = fit(steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns")))
+    found = fit(steps)
     notes = [f"{passes} passes of {ROUNDS} rounds of each kind of decoding", *doubts(steps)]
     made = Profile(out, provenance(pair, "profiled", command, None, notes), steps, as_toml(found, out.name))
     save(made)
@@ -118,12 +118,12 @@ def one_pass(pair: Pair, grid: Grid, number: int) -> list[Row]:
 
 
 def summary(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return a row a kind of step: role, batch, tokens, overlapped; then count, median_ns, p5_ns, p95_ns, error.
+    """Return a row a kind of step: role, batch, tokens, overlapped, rested; count, median_ns, p5_ns, p95_ns, error.
 
     error: the relative standard error of the mean, from how the means of passes differ.
     """
-    kind = ["role", "batch", "tokens", "overlapped"]
-    of_decode = steps.filter(pl.col("context") > 0).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
+    kind = ["role", "batch", "tokens", "overlapped", "rested"]
+    of_decode = timed(steps).filter(pl.col("context") > 0)
     by_pass = of_decode.group_by(*kind, "request").agg(pl.col("ns").mean())
     errors = by_pass.group_by(kind).agg(error=pl.col("ns").std() / pl.col("ns").mean() / pl.len().sqrt())
     return (

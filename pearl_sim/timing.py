@@ -32,6 +32,34 @@ class Latency(NamedTuple):
         return len(self.base_ns[0])
 
 
+class Latencies(NamedTuple):
+    """One model's times in every circumstance, in the order of `circumstance`.
+
+    alone, beside: while the other model waits, or runs too.
+    rested:        the same where the model itself waited in the round before, and has to be woken, its caches cold.
+    """
+
+    alone: Latency
+    beside: Latency
+    alone_rested: Latency
+    beside_rested: Latency
+
+    @property
+    def draws(self) -> int:
+        """Return how many equally likely base times each size has."""
+        return self.alone.draws
+
+
+def circumstance(beside: bool, rested: bool) -> int:
+    """Return which of Latencies holds."""
+    return int(beside) + 2 * int(rested)
+
+
+def everywhere(latency: Latency) -> Latencies:
+    """Return times that no circumstance changes."""
+    return Latencies(latency, latency, latency, latency)
+
+
 class HandOver(NamedTuple):
     """What a round takes beyond its slower model, by which of them worked: messages, bookkeeping, rollback."""
 
@@ -43,26 +71,25 @@ class HandOver(NamedTuple):
 class Timing(NamedTuple):
     """The durations of one scenario under one policy.
 
-    draft:         sizes 0..gamma, a chain of that many one-token forwards, while the target waits.
-    target:        sizes 0..widest(policy), one forward over that many positions, while the draft waits.
-    draft_beside, target_beside: the same while the other model runs.
+    draft:         sizes 0..gamma, a chain of that many one-token forwards.
+    target:        sizes 0..widest(policy), one forward over that many positions.
     hand_over:     added to every round, by its kind.
     overlap_ppm:   millionths of the overlap by which each model is delayed while the other runs too.
     prefill_ns:    prompt tokens -> (draft, target) time to read the prompt.
     """
 
-    draft: Latency
-    target: Latency
-    draft_beside: Latency
-    target_beside: Latency
+    draft: Latencies
+    target: Latencies
     hand_over: HandOver
     overlap_ppm: int
     prefill_ns: Callable[[int], tuple[int, int]]
 
     @property
     def fixed(self) -> bool:
-        """Return whether neither context nor luck changes a time."""
-        return not any(part.draws > 1 or any(part.slope_ps) for part in self[:4])
+        """Return whether neither context nor luck nor the round before changes a time."""
+        latencies = (*self.draft, *self.target)
+        alike = all(model[:2] == model[2:] for model in (self.draft, self.target))
+        return alike and not any(part.draws > 1 or any(part.slope_ps) for part in latencies)
 
 
 def latency_ns(latency: Latency, size: int, context: int, draw: int) -> int:
@@ -120,13 +147,14 @@ def add_up(
 
 
 def round_times(timing: Timing, drafted: int, scored: int) -> RoundTimes | None:
-    """Return [draft's draw, target's draw], what one kind of round takes, or None if that depends on context."""
+    """Return [draft's draw, target's draw], what one kind of round takes; None if context or the round before tells."""
     together = drafted > 0 and scored > 0
     hand_over_ns = timing.hand_over.both_ns if together else timing.hand_over[0 if drafted else 1]
-    used = (
-        (timing.draft_beside if together else timing.draft, drafted),
-        (timing.target_beside if together else timing.target, scored),
-    )
+    models = ((timing.draft, drafted), (timing.target, scored))
+    fresh, rested = circumstance(together, rested=False), circumstance(together, rested=True)
+    if any(model[fresh] != model[rested] for model, size in models if size):
+        return None
+    used = [(model[fresh], size) for model, size in models]
     if any(latency.slope_ps[size] for latency, size in used if size):
         return None
     parts = [
@@ -138,6 +166,6 @@ def round_times(timing: Timing, drafted: int, scored: int) -> RoundTimes | None:
 
 
 def mean_round_ns(timing: Timing, drafted: int, scored: int) -> float | None:
-    """Return the mean duration of a round over all draws, or None if it depends on context."""
+    """Return the mean duration of a round over all draws; None if context or the round before changes it."""
     times = round_times(timing, drafted, scored)
     return None if times is None else float(times.round_ns.mean())

@@ -17,7 +17,16 @@ from pearl_sim.judge import Request
 from pearl_sim.latencies import DRAWS
 from pearl_sim.policies import POLICIES, autoregressive, pearl, speculative
 from pearl_sim.rules import widest
-from pearl_sim.timing import HandOver, Latency, Timing, delay_ns, draw_numbers, latency_ns, mean_round_ns
+from pearl_sim.timing import (
+    HandOver,
+    Latency,
+    Timing,
+    delay_ns,
+    draw_numbers,
+    everywhere,
+    latency_ns,
+    mean_round_ns,
+)
 from pearl_sim.trace import STEPS, save
 
 
@@ -30,9 +39,9 @@ def price(latency, size, context=0):
 def test_tables_cover_every_size_that_the_policy_uses(name, gamma):
     policy = POLICIES[name](gamma)
     timing = constant(3, 10).timing(policy)
-    assert [price(timing.draft, n) for n in range(policy.gamma + 1)] == [3 * n for n in range(policy.gamma + 1)]
-    assert [price(timing.target, k) for k in range(widest(policy) + 1)] == [10] * (widest(policy) + 1)
-    assert len(timing.target.base_ns) == widest(policy) + 1
+    assert [price(timing.draft.alone, n) for n in range(policy.gamma + 1)] == [3 * n for n in range(policy.gamma + 1)]
+    assert [price(timing.target.alone, k) for k in range(widest(policy) + 1)] == [10] * (widest(policy) + 1)
+    assert len(timing.target.alone.base_ns) == widest(policy) + 1
 
 
 @given(st.integers(0, 12), st.integers(0, 5000), st.integers(1, 64), st.integers(1, 12))
@@ -42,7 +51,7 @@ def test_affine_chain_costs_the_sum_of_its_forwards(n, context, batch, gamma):
     draft = AffineForward(base="100 ns", per_token_and_context_token="4 ns", **each)
     timing = AffineCost(draft=draft, target=draft, batch=batch, draft_start="9 ns").timing(speculative(gamma))
     expected = sum(100 + 7 * batch + 7 * batch * (context + written) for written in range(n)) + (9 if n else 0)
-    assert price(timing.draft, n, context) == expected
+    assert price(timing.draft.alone, n, context) == expected
 
 
 @given(st.integers(0, 999), st.integers(0, 999), st.integers(0, 5000), st.integers(1, 12))
@@ -51,16 +60,18 @@ def test_affine_times_keep_fractions_of_a_nanosecond_up_to_one_rounding_a_term(t
     timing = AffineCost(draft=model, target=model).timing(speculative(gamma))
     for n in range(gamma + 1):
         exact = sum(100 + token_ps / 1000 + context_ps / 1000 * (context + written) for written in range(n))
-        assert exact - n - 2 <= price(timing.draft, n, context) <= exact + 1e-6
+        assert exact - n - 2 <= price(timing.draft.alone, n, context) <= exact + 1e-6
         exact = 100 + token_ps / 1000 * n + context_ps / 1000 * context
-        assert exact - 2 <= price(timing.target, n, context) <= exact + 1e-6
+        assert exact - 2 <= price(timing.target.alone, n, context) <= exact + 1e-6
 
 
 def test_affine_target_reads_batch_times_positions_and_context():
     each = {"per_sequence": "3 ns", "per_token": "5 ns", "per_context_token": "1 ns"}
     model = AffineForward(base="1 us", per_token_and_context_token="2 ns", **each)
     timing = AffineCost(draft=model, target=model, batch=8).timing(speculative(3))
-    assert [price(timing.target, k, 100) for k in (1, 4)] == [1000 + 8 * (3 + 5 * k + 100 + 200 * k) for k in (1, 4)]
+    assert [price(timing.target.alone, k, 100) for k in (1, 4)] == [
+        1000 + 8 * (3 + 5 * k + 100 + 200 * k) for k in (1, 4)
+    ]
     assert timing.prefill_ns(50) == (1000 + 8 * (3 + 250), 1000 + 8 * (3 + 250))
 
 
@@ -70,8 +81,8 @@ def test_affine_spread_makes_equally_likely_times_and_each_model_draws_its_own()
         for role, spread in (("draft", [-0.5, 0.5]), ("target", [-0.1, 0.1]))
     }
     timing = AffineCost(**forwards, draft_start="20 ns").timing(pearl(2))
-    assert timing.draft.base_ns == ((0, 0), (60, 180), (110, 332))
-    assert timing.target.base_ns[1:] == ((90, 110), (90, 110))
+    assert timing.draft.alone.base_ns == ((0, 0), (60, 180), (110, 332))
+    assert timing.target.alone.base_ns[1:] == ((90, 110), (90, 110))
     with pytest.raises(ValueError, match="equally many deviations"):
         AffineCost(draft=forwards["draft"], target=AffineForward(base="100 ns"))
 
@@ -89,23 +100,23 @@ def roofline(batch=1, **more):
 
 
 def test_roofline_turns_from_memory_bound_to_compute_bound_where_both_take_equally_long():
-    target = roofline().timing(speculative(600)).target
+    target = roofline().timing(speculative(600)).target.alone
     assert [price(target, k) for k in (1, 499, 500, 501, 600)] == [10**6, 10**6, 10**6, 1_002_000, 1_200_000]
-    batched = roofline(batch=100).timing(speculative(10)).target
+    batched = roofline(batch=100).timing(speculative(10)).target.alone
     assert [price(batched, k) for k in (1, 5, 6, 10)] == [10**6, 10**6, 1_200_000, 2_000_000]
 
 
 def test_roofline_context_is_read_by_every_request_of_the_batch_and_every_forward_of_the_chain():
     # 4000 bytes at 2e12 bytes a second: 2 ns a token of context.
     timing = roofline(batch=3, kv_bytes_per_token=4000.0).timing(speculative(4))
-    assert price(timing.target, 2, 1000) == 10**6 + 3 * 2 * 1000
-    assert price(timing.draft, 4, 1000) == sum(10**4 + 3 * 2 * (1000 + written) for written in range(4))
+    assert price(timing.target.alone, 2, 1000) == 10**6 + 3 * 2 * 1000
+    assert price(timing.draft.alone, 4, 1000) == sum(10**4 + 3 * 2 * (1000 + written) for written in range(4))
 
 
 def test_roofline_efficiency_and_tensor_parallelism_scale_everything():
     half, twice = roofline(efficiency=0.5), roofline(tensor_parallel=2)
     for cost, factor in ((half, 2), (twice, 0.5)):
-        target = cost.timing(speculative(600)).target
+        target = cost.timing(speculative(600)).target.alone
         assert [price(target, k) for k in (1, 600)] == [10**6 * factor, 1_200_000 * factor]
         assert cost.timing(pearl(2)).prefill_ns(1000) == (20_000 * factor, 2_000_000 * factor)
 
@@ -154,8 +165,8 @@ FLAT = [
 
 def test_empirical_sizes_between_recorded_ones_are_interpolated_and_longer_chains_extrapolated(tmp_path):
     timing = empirical(tmp_path / "trace", FLAT).timing(pearl(5))
-    assert [price(timing.draft, n) for n in range(6)] == [0, 100, 200, 300, 400, 500]
-    assert [price(timing.target, k) for k in range(6)] == [0, 1000, 1100, 1200, 1300, 1400]
+    assert [price(timing.draft.alone, n) for n in range(6)] == [0, 100, 200, 300, 400, 500]
+    assert [price(timing.target.alone, k) for k in range(6)] == [0, 1000, 1100, 1200, 1300, 1400]
     assert timing.prefill_ns(99) == (60, 3000)
 
 
@@ -170,7 +181,7 @@ def test_empirical_refuses_a_forward_wider_than_any_recorded(tmp_path):
 def test_empirical_keeps_the_quantiles_of_what_was_recorded(tmp_path):
     spread = [("target", 1, 10, 1000 * ns) for ns in range(1, 101)]
     timing = empirical(tmp_path / "trace", [*FLAT[:2], *spread]).timing(autoregressive())
-    drawn = timing.target.base_ns[1]
+    drawn = timing.target.alone.base_ns[1]
     assert timing.target.draws == len(drawn) == DRAWS
     assert list(drawn) == sorted(drawn)
     assert 1000 <= drawn[0] < drawn[-1] <= 100_000
@@ -219,7 +230,7 @@ def test_mean_round_time_is_the_mean_over_every_pair_of_draws(draws, ppm):
     drafts, targets = zip(*draws, strict=True)
     idle, flat = (0,) * len(draws), (0, 0)
     draft, target = Latency((idle, drafts), flat, (0, 50)), Latency((idle, targets), flat, flat)
-    timing = Timing(draft, target, draft, target, HandOver(5, 6, 7), ppm, lambda _: (0, 0))
+    timing = Timing(everywhere(draft), everywhere(target), HandOver(5, 6, 7), ppm, lambda _: (0, 0))
     lasts = [
         max(draft, target) + delay_ns(draft, target, ppm) + 7
         for draft in (max(50, draft) for draft in drafts)
@@ -250,9 +261,9 @@ def test_empirical_costs_are_those_timed_beside_the_other_model_in_parallel_roun
     save(small_trace(tmp_path / "trace", steps=steps))
     cost = EmpiricalCost(trace=tmp_path / "trace")
     timing = cost.timing(speculative(2))
-    assert (timing.draft.base_ns[2][0], timing.draft_beside.base_ns[2][0]) == (20, 25)
-    assert (timing.target.base_ns[1][0], timing.target_beside.base_ns[1][0]) == (100, 130)
-    assert timing.target.base_ns[3][0] == 110
+    assert (timing.draft.alone.base_ns[2][0], timing.draft.beside.base_ns[2][0]) == (20, 25)
+    assert (timing.target.alone.base_ns[1][0], timing.target.beside.base_ns[1][0]) == (100, 130)
+    assert timing.target.alone.base_ns[3][0] == 110
     assert timing.prefill_ns(9) == (5, 60)
     assert cost.timing(autoregressive()).prefill_ns(9)[1] == 50
     request = Request(1, 4, np.array([0, 0, 0, 0], np.int64))

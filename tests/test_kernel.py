@@ -26,7 +26,7 @@ from pearl_sim.policies import POLICIES, pearl
 from pearl_sim.rules import Policy, widest
 from pearl_sim.scenario import read
 from pearl_sim.sweep import run
-from pearl_sim.timing import HandOver, Latency, Timing
+from pearl_sim.timing import HandOver, Latencies, Latency, Timing, everywhere
 from pearl_sim.trace import save
 
 ROOT = Path(__file__).parents[1]
@@ -93,10 +93,8 @@ def timings(draw, policy):
         return Latency(*(tuple(draw(field) for _ in range(sizes)) for field in (rows, slopes, ns)))
 
     return Timing(
-        latency(policy.gamma + 1),
-        latency(widest(policy) + 1),
-        latency(policy.gamma + 1),
-        latency(widest(policy) + 1),
+        Latencies(*(latency(policy.gamma + 1) for _ in range(4))),
+        Latencies(*(latency(widest(policy) + 1) for _ in range(4))),
         HandOver(*draw(st.one_of(st.just((0, 0, 0)), st.tuples(ns, ns, ns)))),
         draw(st.one_of(st.just(0), st.integers(0, 5 * 10**6))),
         draw(st.tuples(ns, ns).map(lambda parts: lambda prompt_tokens: (parts[0], parts[1] + prompt_tokens))),
@@ -149,7 +147,7 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
         Latency(((0,),) * sizes, (long_ns,) * sizes, (0,) * sizes),
     ):
         hand_over = HandOver(*[long_ns if overlap_ppm % 2 else 0] * 3)
-        timing = Timing(latency, latency, latency, latency, hand_over, overlap_ppm, lambda _: (1, 1))
+        timing = Timing(everywhere(latency), everywhere(latency), hand_over, overlap_ppm, lambda _: (1, 1))
         requests = [request([2] * limit, prompt_tokens=1)]
         try:
             told = kernel.simulate(policy, requests, timing, 0)
@@ -163,21 +161,21 @@ def test_a_time_past_the_end_of_the_clock_is_refused_never_wrong(policy, long_ns
 @pytest.mark.parametrize(
     "change",
     [
-        {"target": Latency(((10**18,), (10**18,)), (0, 0), (0, 0))},
-        {"target": Latency(((0,), (0,)), (0, 0), (10**18, 10**18))},
-        {"target": Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0))},
-        {"draft": Latency(((10**18,), (10**18,)), (0, 0), (0, 0))},
-        {"target": Latency(((10**12,), (10**12,)), (0, 0), (0, 0)), "overlap_ppm": 10**8},
-        {"target": Latency(((1,), (2**64,)), (0, 0), (0, 0))},
+        {"target": everywhere(Latency(((10**18,), (10**18,)), (0, 0), (0, 0)))},
+        {"target": everywhere(Latency(((0,), (0,)), (0, 0), (10**18, 10**18)))},
+        {"target": everywhere(Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0)))},
+        {"draft": everywhere(Latency(((10**18,), (10**18,)), (0, 0), (0, 0)))},
+        {"target": everywhere(Latency(((10**12,), (10**12,)), (0, 0), (0, 0))), "overlap_ppm": 10**8},
+        {"target": everywhere(Latency(((1,), (2**64,)), (0, 0), (0, 0)))},
         {"hand_over": HandOver(0, 0, 2**62)},
         {"prefill_ns": lambda _: (2**63 - 40, 1)},
-        {"draft": Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0))},
+        {"draft": everywhere(Latency(((0,), (0,)), (3 * 10**17, 3 * 10**17), (0, 0)))},
     ],
 )
 def test_each_part_of_the_time_is_kept_within_the_clock(change):
     """Forty tokens after a prompt of one, each change alone too long for 64 bits in a sum or in a product."""
     short = Latency(((1,), (1,)), (0, 0), (0, 0))
-    fitting = Timing(short, short, short, short, HandOver(1, 1, 1), 0, lambda _: (1, 1))
+    fitting = Timing(everywhere(short), everywhere(short), HandOver(1, 1, 1), 0, lambda _: (1, 1))
     requests = [request([0] * 40, prompt_tokens=1)]
     same(pearl(1), requests, fitting)
     for entry in (

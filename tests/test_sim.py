@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import AffineCost, AffineForward
+from pearl_sim.drivers import kernel
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Frontier, Policy, Round, candidates
-from pearl_sim.timing import HandOver, Latency, Timing
+from pearl_sim.timing import HandOver, Latencies, Latency, Timing, everywhere
 
 names = st.sampled_from(sorted(POLICIES))
 gammas = st.integers(0, 12)
@@ -131,7 +132,7 @@ def test_the_same_input_gives_the_same_timelines_whatever_the_seed_where_no_late
 
 def test_a_timeline_does_not_depend_on_the_requests_after_it_and_latency_draws_follow_the_seed():
     draws = Latency(tuple(tuple(size * 10 + draw for draw in range(7)) for size in range(6)), (0,) * 6, (0,) * 6)
-    timing = Timing(draws, draws, draws, draws, HandOver(0, 0, 0), 0, lambda prompt_tokens: (1, 1))
+    timing = Timing(everywhere(draws), everywhere(draws), HandOver(0, 0, 0), 0, lambda prompt_tokens: (1, 1))
     requests = [request(Iid(alpha=0.6).runs(0, number, 50)) for number in range(3)]
     policy = Policy(4, True, True)
     three = simulate(policy, requests, timing, 7)
@@ -140,6 +141,25 @@ def test_a_timeline_does_not_depend_on_the_requests_after_it_and_latency_draws_f
     assert simulate(policy, requests, timing, 8) != three
     lasting = [[step.stop - step.start for step in timeline[1:]] for timeline in three]
     assert lasting[0] != lasting[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "rounds"),
+    [
+        ("ar", [(0, 5), (0, 5)]),
+        ("sd", [(5, 0), (0, 6), (6, 0), (0, 6)]),
+        ("pearl", [(7, 7), (7, 7)]),
+        ("pearl-no-post", [(7, 7), (0, 5), (8, 7), (0, 5), (8, 7)]),
+        ("pearl-no-pre", [(5, 0), (7, 8), (7, 7)]),
+    ],
+)
+def test_a_model_that_waited_in_the_round_before_takes_its_rested_times(name, rounds):
+    """5 ns alone, 7 beside the other model; after a rest 6 and 8.  Prefill counts as work; every draft is right."""
+    times = Latencies(*(Latency(((0,), *((ns,),) * 3), (0,) * 4, (0,) * 4) for ns in (5, 7, 6, 8)))
+    timing = Timing(times, times, HandOver(0, 0, 0), 0, lambda _: (1, 1))
+    for driver in (simulate, kernel.simulate):
+        (steps,) = driver(POLICIES[name](2), [request([30 - i for i in range(30)], limit=20)], timing, 0)
+        assert [(step.draft_ns, step.score_ns) for step in steps[1 : 1 + len(rounds)]] == rounds
 
 
 @given(gammas.filter(bool), texts, times, times, st.integers(0, 500))

@@ -27,7 +27,17 @@ from pearl_sim.judge import Censored, Request, accept
 from pearl_sim.metrics import Tally, Totals
 from pearl_sim.rules import Frontier, Policy, Round, candidates, plan, settle, widest
 from pearl_sim.timeline import Step, Timeline
-from pearl_sim.timing import HandOver, Latency, Timing, delay_ns, draw_numbers, latency_ns, prefill_parts, round_times
+from pearl_sim.timing import (
+    HandOver,
+    Latency,
+    Timing,
+    circumstance,
+    delay_ns,
+    draw_numbers,
+    latency_ns,
+    prefill_parts,
+    round_times,
+)
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -151,7 +161,7 @@ def _prefill(walked: Walk, timing: Timing) -> Integers:
     prefill = [parts[prompt] for prompt in walked.prompt_tokens.tolist()]
     context = int((walked.prompt_tokens + walked.limits).max(initial=0)) + 2 * walked.policy.gamma
     longest_ns = product = 0
-    for latency in timing[:4]:
+    for latency in (*timing.draft, *timing.target):
         slope = max(latency.slope_ps) * context
         longest_ns = max(longest_ns, *latency.floor_ns, max(map(max, latency.base_ns)) + slope // 1000)
         product = max(product, slope)
@@ -167,7 +177,13 @@ def _price_rounds(walked: Walk, timing: Timing, seed: int, prefill: Integers, sp
     """Return what `price` does, round by round; fill `spent` [round, 3], likewise, if it has any room."""
     luck = enumerate(walked.limits.tolist() if timing.target.draws > 1 else [])
     draws = [draw_numbers(seed, number, timing.target.draws, 2 * limit) for number, limit in luck]
-    tables = (Latency._make(np.asarray(table, np.int64) for table in part) for part in timing[:4])
+    # All circumstances in one table, one after another.
+    tables = (
+        Latency._make(
+            np.concatenate([np.asarray(table, np.int64) for table in tables]) for tables in zip(*model, strict=True)
+        )
+        for model in (timing.draft, timing.target)
+    )
     sums: Integers = np.empty((3, len(walked.limits)), np.int64)
     clock(
         walked.policy,
@@ -245,21 +261,24 @@ def _clock(
     prefill: Integers,
     draft: Any,
     target: Any,
-    draft_beside: Any,
-    target_beside: Any,
     hand_over: HandOver,
     overlap_ppm: int,
     sums: Integers,
     spent: Integers,
 ) -> None:
-    """Time the rounds; `draws` has no rows where nothing is random."""
+    """Time the rounds; `draws` has no rows where nothing is random.
+
+    draft, target: Latency, the sizes of all circumstances one after another.
+    """
     # One loop, its tables in local names: handing them to a function each round would cost ten times the round.
     draft_over_ns, target_over_ns, both_over_ns = hand_over
     first = first_draw = 0
     draft_draw = target_draw = 0
+    draft_sizes, target_sizes = len(draft.slope_ps) // 4, len(target.slope_ps) // 4
     for request in range(len(how_many)):
         prompt_tokens, draft_sum, score_sum = prompts[request], prefill[request, 0], prefill[request, 1]
         time_ns = max(draft_sum, score_sum)
+        draft_rested = target_rested = False
         for index in range(first, first + how_many[request]):
             verified, pending = rounds[index, 0], rounds[index, 1]
             drafted, scored = plan(policy, Frontier(verified, pending))
@@ -267,15 +286,19 @@ def _clock(
             if len(draws):
                 draw = first_draw + index - first
                 draft_draw, target_draw = draws[draw, 0], draws[draw, 1]
-            if drafted > 0 and scored > 0:
-                draft_ns = latency_ns(draft_beside, drafted, read, draft_draw)
-                score_ns = latency_ns(target_beside, scored, held, target_draw)
+            beside = drafted > 0 and scored > 0
+            draft_row = circumstance(beside, draft_rested) * draft_sizes + drafted
+            target_row = circumstance(beside, target_rested) * target_sizes + scored
+            if beside:
+                draft_ns = latency_ns(draft, draft_row, read, draft_draw)
+                score_ns = latency_ns(target, target_row, held, target_draw)
                 delay = delay_ns(draft_ns, score_ns, overlap_ppm) if overlap_ppm else 0
                 draft_ns, score_ns, over_ns = draft_ns + delay, score_ns + delay, both_over_ns
             elif drafted:
-                draft_ns, score_ns, over_ns = latency_ns(draft, drafted, read, draft_draw), 0, draft_over_ns
+                draft_ns, score_ns, over_ns = latency_ns(draft, draft_row, read, draft_draw), 0, draft_over_ns
             else:
-                draft_ns, score_ns, over_ns = 0, latency_ns(target, scored, held, target_draw), target_over_ns
+                draft_ns, score_ns, over_ns = 0, latency_ns(target, target_row, held, target_draw), target_over_ns
+            draft_rested, target_rested = drafted == 0, scored == 0
             round_ns = max(draft_ns, score_ns) + over_ns
             time_ns, draft_sum, score_sum = time_ns + round_ns, draft_sum + draft_ns, score_sum + score_ns
             if len(spent):
@@ -292,7 +315,7 @@ def _write(table: Integers, row: int, values: tuple[int, ...]) -> int:
     return row + 1
 
 
-COMPILED = (plan, candidates, settle, accept, latency_ns, delay_ns, _write, _follow, _clock)
+COMPILED = (plan, candidates, settle, accept, latency_ns, delay_ns, circumstance, _write, _follow, _clock)
 """The functions that numba compiles."""
 
 

@@ -13,7 +13,7 @@ from pearl_sim.judge import Censored, Request, accept
 from pearl_sim.metrics import Tally, tally_of
 from pearl_sim.rules import Frontier, Policy, candidates, plan, settle
 from pearl_sim.timeline import PREFILL, Step, Timeline
-from pearl_sim.timing import Timing, delay_ns, draw_numbers, latency_ns, prefill_parts
+from pearl_sim.timing import Timing, circumstance, delay_ns, draw_numbers, latency_ns, prefill_parts
 
 
 class Devices(NamedTuple):
@@ -86,9 +86,10 @@ def _decode(
     # take place makes no event.
     timeout, record, runs = env.timeout, timeline.append, request.runs.tolist()
     prompt_tokens, limit, _ = request
-    draft, target, draft_beside, target_beside, hand_over, overlap_ppm, _ = timing
+    draft, target, hand_over, overlap_ppm, _ = timing
     draft_over_ns, target_over_ns, both_over_ns = hand_over
     frontier, chain, number = Frontier(1, 0), 1, 0
+    draft_rested = target_rested = False
     while frontier.verified < limit:
         start = int(env.now)
         verified, pending = frontier
@@ -97,8 +98,10 @@ def _decode(
         draft_draw, target_draw = draws[number] if draws else (0, 0)
         draft_ns = score_ns = 0
         if drafted and scored:
-            draft_ns = latency_ns(draft_beside, drafted, prompt_tokens + verified + pending, draft_draw)
-            score_ns = latency_ns(target_beside, scored, prompt_tokens + verified, target_draw)
+            draft_times = draft[circumstance(True, draft_rested)]
+            target_times = target[circumstance(True, target_rested)]
+            draft_ns = latency_ns(draft_times, drafted, prompt_tokens + verified + pending, draft_draw)
+            score_ns = latency_ns(target_times, scored, prompt_tokens + verified, target_draw)
             if overlap_ppm:
                 delay = delay_ns(draft_ns, score_ns, overlap_ppm)
                 draft_ns, score_ns = draft_ns + delay, score_ns + delay
@@ -107,11 +110,13 @@ def _decode(
             yield scoring
             over_ns = both_over_ns
         elif drafted:
-            draft_ns = latency_ns(draft, drafted, prompt_tokens + verified + pending, draft_draw)
+            draft_times = draft[circumstance(False, draft_rested)]
+            draft_ns = latency_ns(draft_times, drafted, prompt_tokens + verified + pending, draft_draw)
             yield timeout(draft_ns)
             over_ns = draft_over_ns
         else:
-            score_ns = latency_ns(target, scored, prompt_tokens + verified, target_draw)
+            target_times = target[circumstance(False, target_rested)]
+            score_ns = latency_ns(target_times, scored, prompt_tokens + verified, target_draw)
             yield timeout(score_ns)
             over_ns = target_over_ns
         if over_ns:
@@ -122,4 +127,5 @@ def _decode(
         accepted = accept(runs[chain], chain, verified, candidates(frontier, round))
         record(Step(start, int(env.now), draft_ns, score_ns, frontier, round, accepted))
         frontier = settle(frontier, round, accepted)
+        draft_rested, target_rested = drafted == 0, scored == 0
         number += 1
