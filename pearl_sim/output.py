@@ -10,7 +10,7 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from pearl_sim import figure
+from pearl_sim import figure, run
 from pearl_sim.errors import InputError
 from pearl_sim.sweep import MEASURES, Results
 
@@ -20,7 +20,7 @@ NOT_BESIDE_NOTE = {"tokens\n/s", "per\nforward", "wasted\n%"}
 
 
 def write(results: Results, out: Path) -> Path:
-    """Write out/SCENARIO with results.parquet, acceptance_by_depth.parquet, figure.png and figure.html.
+    """Write out/SCENARIO with run.json, results.parquet, acceptance_by_depth.parquet, figure.png and figure.html.
 
     Returns the directory.  An earlier result is replaced as a whole; anything else there is an InputError.
     """
@@ -29,6 +29,7 @@ def write(results: Results, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=out))
     try:
+        run.describe(results, directory).write(part)
         results.rows.write_parquet(part / "results.parquet")
         results.depths.write_parquet(part / "acceptance_by_depth.parquet")
         figure.save(results, part)

@@ -143,11 +143,16 @@ def _drawn(law: Law, seed: int, requests: int, tokens: int, prompt_tokens: int, 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A validated scenario: its points in order, each with the swept values that make it."""
+    """A validated scenario: its points in order, each with the swept values that make it.
+
+    settings, sweep: what the file says after overrides, its title aside, traces as seen from the working directory.
+    """
 
     name: str
     title: str
     points: list[tuple[dict[str, Value], Point]]
+    settings: dict[str, Any]
+    sweep: dict[str, Any]
 
 
 def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
@@ -178,21 +183,27 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
         if _get(raw, key) is not None:
             raise InputError(file, f"{key} is both set and swept; keep one")
     _check_memory(file, raw, axes)
+    for _, table in trace_tables(raw):
+        if isinstance(table["trace"], str):
+            table["trace"] = Path(os.path.normpath(file.parent / table["trace"]))
     points = []
     for combination in itertools.product(*axes.values()):
         swept = dict(zip(axes, combination, strict=True))
-        points.append((swept, _point(file, raw, swept)))
-    return Scenario(file.stem, title, points)
+        points.append((swept, point_at(file, raw, swept)))
+    return Scenario(file.stem, title, points, raw, sweep)
 
 
-def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point:
-    own = _copied(raw)
+def trace_tables(settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables of a scenario that name a trace, acceptance before cost, each with its name."""
+    tables = [(name, settings.get(name)) for name in ("acceptance", "cost")]
+    return [(name, table) for name, table in tables if isinstance(table, dict) and "trace" in table]
+
+
+def point_at(file: Path, settings: dict[str, Any], swept: Mapping[str, Value]) -> Point:
+    """Return the design point of these settings at the swept values; InputError names `file` and what is wrong."""
+    own = _copied(settings)
     for key, value in swept.items():
         _put(file, own, key, value)
-    for table in ("acceptance", "cost"):
-        trace = own[table].get("trace") if isinstance(own.get(table), dict) else None
-        if isinstance(trace, str):
-            own[table]["trace"] = Path(os.path.normpath(file.parent / trace))
     point = Point.read(file, own)
     for policy in point.policy.chosen().values():
         # Prices every size and a prompt, so that what a trace lacks is said before anything runs.

@@ -27,7 +27,7 @@ def test_simulate_writes_tables_and_figures_and_prints_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     out = tmp_path / "results" / "reading_note"
     assert {file.name for file in out.iterdir()} == {
-        "results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html",
+        "run.json", "results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html",
     }  # fmt: skip
     rows = pl.read_parquet(out / "results.parquet")
     assert rows.columns[:3] == ["policy", "gamma", "acceptance.alpha"]
