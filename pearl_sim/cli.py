@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__, cli_models
+from pearl_sim import __version__, cli_models, cli_report
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ app = typer.Typer(
 
 app.command()(cli_models.generate)
 app.command()(cli_models.capture)
+app.command()(cli_report.report)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

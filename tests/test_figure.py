@@ -15,7 +15,7 @@ SMALL = {"workload.requests": "3", "workload.tokens": "30"}
 def drawn(name, **overrides):
     """Return (results, what is plotted, subtitle)."""
     results = run(read(SCENARIOS / f"{name}.toml", SMALL | overrides))
-    chart = draw(results).to_dict()
+    chart = draw(results.rows, results.scenario.title).to_dict()
     (shown,) = (rows for rows in chart["datasets"].values() if "simulated" in rows[0])
     return results.rows.to_dicts(), shown, chart["title"]["subtitle"]
 

@@ -1,0 +1,228 @@
+"""The report assembled: sections in order, one HTML file that needs nothing else, and every chart as PNG and SVG."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from pearl_sim import __version__
+from pearl_sim.errors import InputError
+from pearl_sim.report import (
+    acceptance,
+    basis,
+    curves,
+    devices,
+    explorer,
+    founding,
+    gantt,
+    headline,
+    sensitivity,
+    time_use,
+    win_map,
+)
+from pearl_sim.report.section import Figure, Markup, Section, Table, Text
+from pearl_sim.report.study import fit, studied
+from pearl_sim.run import Run
+
+CONFIG: dict[str, Any] = {
+    "font": "system-ui, 'Segoe UI', 'Liberation Sans', Arial, sans-serif",
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {"gridColor": "#e6e6e6", "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
+    "header": {"labelFontSize": 12},
+}
+NO_LEGEND = {"legend": {"disable": True}}
+"""In the page legends are HTML: they wrap where a chart's own would take its width."""
+
+WIDE = 480
+"""Charts wider than this by themselves get the page's whole width; others stand two abreast."""
+
+
+def sections(runs: Sequence[Run]) -> list[Section]:
+    """Return every section of the report on these runs; InputError if a trace that they need is gone or changed."""
+    studies = studied(runs)
+    fits = [(study, fit(study)) for study in studies]
+    known = [(study, found) for study, found in fits if found]
+    marks = [win_map.Mark(study.run.trace.name if study.run.trace else study.run.name, found) for study, found in known]
+    possible = [
+        headline.section(runs, studies),
+        win_map.section(marks),
+        curves.section([run for run in runs if not founding.is_noted(run)]),
+        sensitivity.section([(study.title, found, study.gammas) for study, found in known]) if known else None,
+        founding.section(runs),
+        acceptance.section(studies),
+        time_use.section(studies),
+        gantt.section(studies),
+        explorer.section(known[0][1] if known else None),
+        devices.section(studies),
+        basis.section(runs),
+    ]
+    return [section for section in possible if section]
+
+
+def write(runs: Sequence[Run], out: Path, on_chart: Callable[[], object] = lambda: None) -> tuple[Path, Path]:
+    """Write the report to `out` and its charts to a directory beside it, and return both paths.
+
+    `on_chart` is called after each chart is drawn.  An earlier report is replaced; InputError if the directory of
+    charts holds anything else.  Nothing is left half-written.
+    """
+    charts = out.with_name(f"{out.stem}_charts")
+    _refuse_foreign(out, charts)
+    parts = sections(runs)
+    specs = _specs(parts)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{out.stem}-", dir=out.parent))
+    try:
+        (part / "charts").mkdir()
+        for name, spec in specs.items():
+            svg = vl_convert.vegalite_to_svg(json.dumps(spec | {"config": CONFIG | {"background": "white"}}))
+            (part / "charts" / f"{name}.svg").write_text(svg, encoding="utf-8")
+            (part / "charts" / f"{name}.png").write_bytes(vl_convert.svg_to_png(svg, ppi=144))
+            on_chart()
+        (part / "report.html").write_text(_html(parts, specs, charts.name), encoding="utf-8")
+        if charts.exists():
+            shutil.rmtree(charts)
+        (part / "charts").replace(charts)
+        (part / "report.html").replace(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return out, charts
+
+
+def _specs(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
+    """Return the Vega-Lite specification of every figure by its name, in order."""
+    return {item.name: item.chart.to_dict() for part in parts for item in part.body if isinstance(item, Figure)}
+
+
+def _html(parts: Sequence[Section], specs: dict[str, dict[str, Any]], charts: str) -> str:
+    """Return the page; `charts` is the directory that its links to PNG and SVG point to."""
+    # Charts that show the same table share it; titles and legends of the page are HTML.
+    data = {name: rows for spec in specs.values() for name, rows in spec.get("datasets", {}).items()}
+    drawn = {
+        figure: {key: value for key, value in spec.items() if key not in {"datasets", "title", "config", "$schema"}}
+        | {"uses": list(spec.get("datasets", {}))}
+        for figure, spec in specs.items()
+    }
+    scripts = "".join(
+        f'<script type="application/json" id="report-{name}">{_json(content)}</script>\n'
+        for name, content in (("data", data), ("specs", drawn), ("config", CONFIG | NO_LEGEND))
+    )
+    contents = "".join(f'<li><a href="#{part.id}">{escape(part.title)}</a></li>' for part in parts)
+    body = "\n".join(_section(part, specs, charts) for part in parts)
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="pearl_sim {__version__}">
+<link rel="icon" href="data:,">
+<title>Parallel speculative decoding: the design space</title>
+<style>{_own("page.css")}</style>
+</head>
+<body>
+<header>
+<h1>Parallel speculative decoding: the design space</h1>
+<nav aria-label="Contents"><ul>{contents}</ul></nav>
+</header>
+<main>
+{body}
+</main>
+<footer>Made by pearl_sim {__version__} on {made}. Policies: ar, autoregressive; sd, speculative decoding; pearl;
+pearl-no-pre and pearl-no-post, PEARL without pre-verify or post-verify. One colour each throughout.</footer>
+{scripts}<script>{_library()}</script>
+<script>{_own("explorer.js")}</script>
+<script>{_own("page.js")}</script>
+</body>
+</html>
+"""
+
+
+def _section(part: Section, specs: dict[str, dict[str, Any]], charts: str) -> str:
+    body, pending = [], []
+    for item in [*part.body, None]:
+        if isinstance(item, Figure):
+            pending.append(_figure(item, specs[item.name], charts))
+            continue
+        if pending:
+            body.append(f'<div class="figures">{"".join(pending)}</div>')
+            pending = []
+        if item is not None:
+            body.append(_item(item))
+    return (
+        f'<section id="{part.id}"><h2>{escape(part.title)}</h2>\n<p class="lead">{escape(part.lead)}</p>\n'
+        f"{chr(10).join(body)}</section>"
+    )
+
+
+def _item(item: Table | Text | Markup) -> str:
+    if isinstance(item, Markup):
+        return item.html
+    if isinstance(item, Text):
+        return f"<h{item.level}>{escape(item.words)}</h{item.level}>" if item.level else _paragraph(item.words)
+    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in item.headings)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in item.rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _paragraph(words: str) -> str:
+    return f'<p class="words">{escape(words)}</p>'
+
+
+def _cell(text: str) -> str:
+    return f'<td class="words">{escape(text)}</td>' if len(text) > 40 else f"<td>{escape(text)}</td>"
+
+
+def _figure(figure: Figure, spec: dict[str, Any], charts: str) -> str:
+    heading = spec["title"]["text"] if isinstance(spec["title"], dict) else spec["title"]
+    entries = "".join(
+        f'<li><span style="background:{colour}"></span>{escape(label)}</li>' for label, colour in figure.legend
+    )
+    legend = f'<ul class="legend">{entries}</ul>' if entries else ""
+    files = " ".join(
+        f'<a href="{charts}/{figure.name}.{kind}" download>{kind.upper()}</a>' for kind in ("png", "svg")
+    )
+    wide = " wide" if "columns" in spec or spec.get("width", 0) > WIDE else ""
+    return (
+        f'<figure id="{figure.name}" class="chart-figure{wide}" data-least-width="{figure.least_width}">'
+        f"<h3>{escape(heading)}</h3>{legend}"
+        f'<div class="scroll"><div class="chart" role="img" aria-label="{escape(heading)}"></div></div>'
+        f'<figcaption>{escape(figure.caption)} <span class="files">{files}</span></figcaption></figure>'
+    )
+
+
+def _json(content: object) -> str:
+    """Return JSON that can stand inside a script element."""
+    return json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+
+
+@cache
+def _library() -> str:
+    """Return vega, vega-lite and vega-embed as one script."""
+    return str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+
+
+def _own(name: str) -> str:
+    return resources.files("pearl_sim.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _refuse_foreign(out: Path, charts: Path) -> None:
+    for parent in out.parents:
+        if parent.exists() and not parent.is_dir():
+            raise InputError(parent, "is a file, not a directory; choose another --out")
+    if out.suffix != ".html":
+        raise InputError(out, "must end in .html")
+    if out.is_dir():
+        raise InputError(out, "is a directory; choose another --out")
+    if charts.exists() and not (
+        charts.is_dir() and all(file.suffix in (".png", ".svg") for file in charts.iterdir())
+    ):
+        raise InputError(charts, "exists and holds more than an earlier report's charts; choose another --out")
