@@ -44,7 +44,7 @@ class Browser:
 
         self._process = subprocess.Popen(
             [found(), *FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=on_3_and_4,
+            preexec_fn=on_3_and_4,  # noqa: PLW1509 - no thread is running, and Chromium wants these very numbers
             pass_fds=(3, 4),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -7,16 +7,17 @@ import numpy as np
 import polars as pl
 
 from pearl_sim import trace
-from pearl_sim.figure import COLOURS, colour, shape
+from pearl_sim.figure import COLOURS, Chart, colour, shape
 from pearl_sim.judge import Request
 from pearl_sim.metrics import ratio
-from pearl_sim.report.section import Figure, Section
+from pearl_sim.report.section import Figure, Section, Text
 from pearl_sim.report.study import Study
 
 LEAST_CHECKED = 30
 """Depths checked less often are left out: their share would be noise."""
 LONGEST_SHOWN = 24
 MOST_CATEGORIES = 20
+_WHOLE = alt.Scale(zero=False, nice=False, padding=12)
 RECORDED, GEOMETRIC = "#56B4E9", "#D55E00"
 
 
@@ -86,9 +87,9 @@ def by_category(study: Study) -> pl.DataFrame:
 
 def section(studies: Sequence[Study]) -> Section | None:
     """Return the three figures of every place studied; None where nothing drafts."""
-    body: list[Figure] = []
+    body: list[Figure | Text] = []
     for number, study in enumerate(studies, start=1):
-        body += _figures(study, number) if study.drafting else []
+        body += [*study.heading(len(studies)), *_figures(study, number)] if study.drafting else []
     if not body:
         return None
     return Section(
@@ -104,7 +105,9 @@ def _figures(study: Study, number: int) -> list[Figure]:
     depths, lengths, kinds = by_depth(study), run_lengths(study.requests), by_category(study)
     policies = depths["policy"].unique(maintain_order=True).to_list()
     base = alt.Chart(depths).encode(
-        x=alt.X("depth:Q", title="depth: place of the draft token in its chain", axis=alt.Axis(tickMinStep=1)),
+        x=alt.X(
+            "depth:Q", title="depth: place of the draft token in its chain", axis=alt.Axis(tickMinStep=1), scale=_WHOLE
+        ),
         color=colour(policies),
         tooltip=["policy", "depth", "checked", alt.Tooltip("acceptance:Q", format=".3f")],
     )
@@ -114,7 +117,9 @@ def _figures(study: Study, number: int) -> list[Figure]:
         base.mark_rule().encode(y="low:Q", y2="high:Q"),
         base.mark_point(filled=True, size=45, opacity=1).encode(y=y, shape=shape(policies)),
     ).properties(width=420, height=240, title="Conditional acceptance by depth")
-    length = alt.X("length:Q", title="accepted tokens of a chain", axis=alt.Axis(tickMinStep=2, grid=False))
+    length = alt.X(
+        "length:Q", title="accepted tokens of a chain", axis=alt.Axis(tickMinStep=1, grid=False), scale=_WHOLE
+    )
     lengths_chart = alt.layer(
         alt.Chart(lengths)
         .mark_bar(color=RECORDED, size=9)
@@ -126,15 +131,13 @@ def _figures(study: Study, number: int) -> list[Figure]:
     figures = []
     if len(depths):
         words = (
-            f"{study.title}. Of the drafts checked at each depth, every earlier one of the chain accepted, the share "
+            "Of the drafts checked at each depth, every earlier one of the chain accepted, the share "
             f"accepted, with its binomial 95 % interval; depths checked fewer than {LEAST_CHECKED} times are left out."
         )
-        figures.append(
-            Figure(f"depth_{number}", by_depth_chart, words, [(name, COLOURS[name]) for name in policies])
-        )
+        figures.append(Figure(f"depth_{number}", by_depth_chart, words, [(name, COLOURS[name]) for name in policies]))
     if len(lengths):
         words = (
-            f"{study.title}. Bars: share of chains accepted for exactly so many tokens ({LONGEST_SHOWN}: or more). "
+            f"Bars: share of chains accepted for exactly so many tokens ({LONGEST_SHOWN}: or more). "
             "Dots: the geometric law of equal mean, which i.i.d. acceptance would give."
         )
         legend = [("observed", RECORDED), ("geometric law", GEOMETRIC)]
@@ -142,25 +145,27 @@ def _figures(study: Study, number: int) -> list[Figure]:
     if len(kinds):
         left_out = f" The {MOST_CATEGORIES} largest of {len(kinds)}." if len(kinds) > MOST_CATEGORIES else ""
         words = (
-            f"{study.title}. Share of checked drafts accepted, by category of prompt, with its 95 % interval over "
-            f"requests.{left_out}"
+            f"Share of checked drafts accepted, by category of prompt, with its 95 % interval over requests.{left_out}"
         )
         chart = _categories(kinds[:MOST_CATEGORIES])
         figures.append(Figure(f"categories_{number}", chart, words, []))
     return figures
 
 
-def _categories(kinds: pl.DataFrame) -> alt.LayerChart:
+def _categories(kinds: pl.DataFrame) -> Chart:
     named = kinds.with_columns(
-        label=pl.format("{} ({})", "category", "requests"), low=pl.col("low").fill_nan(None), high=pl.col("high").fill_nan(None)
+        label=pl.format("{} ({})", "category", "requests"),
+        low=pl.col("low").fill_nan(None),
+        high=pl.col("high").fill_nan(None),
     )
-    y = alt.Y("label:N", sort="-x", title="category (requests)")
+    order = named.sort("acceptance", descending=True)["label"].to_list()
+    y = alt.Y("label:N", sort=order, title=None)
     base = alt.Chart(named).encode(y=y, tooltip=["category", "requests", *map(_share, ("acceptance", "low", "high"))])
     x = alt.X("acceptance:Q", title="acceptance", scale=alt.Scale(domain=[0, 1], clamp=True))
     return alt.layer(
         base.mark_rule(color=RECORDED, strokeWidth=2).encode(x="low:Q", x2="high:Q"),
         base.mark_point(color=RECORDED, filled=True, size=70, opacity=1).encode(x=x),
-    ).properties(width=420, height=alt.Step(24), title="Acceptance by category of prompt")
+    ).properties(width=420, height=28 * len(kinds), title="Acceptance by category of prompt (requests)")
 
 
 def _share(field: str) -> alt.Tooltip:

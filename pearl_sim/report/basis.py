@@ -13,7 +13,7 @@ def section(runs: Sequence[Run]) -> Section:
     rows = [
         (
             run.name,
-            run.record.created.replace("T", " ").removesuffix("+00:00") + " UTC",
+            run.record.created[:10],
             run.record.pearl_sim,
             run.record.driver,
             f"{len(run.rows):,}",

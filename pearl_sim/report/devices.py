@@ -7,7 +7,7 @@ import polars as pl
 
 from pearl_sim.cost import Cost
 from pearl_sim.figure import COLOURS, colour
-from pearl_sim.report.section import Figure, Section, Table
+from pearl_sim.report.section import Figure, Section, Table, Text
 from pearl_sim.report.study import Study
 from pearl_sim.rules import Policy
 
@@ -34,30 +34,29 @@ def price(study: Study) -> pl.DataFrame:
         held, speedup = devices(played.policy, study.cost), study.speedup(name, "ar").mean
         time_ms = sum(request.time_ns for request in played.totals) / 1e6
         tokens = sum(request.tokens for request in played.totals)
-        rows.append(
-            (name, played.policy.gamma, held, speedup, speedup * baseline / held, held * time_ms / tokens)
-        )
+        rows.append((name, played.policy.gamma, held, speedup, speedup * baseline / held, held * time_ms / tokens))
     columns = ("policy", "gamma", "devices", "speedup", "speedup_per_device", "device_ms_per_token")
     return pl.DataFrame(rows, columns, orient="row")
 
 
 def section(studies: Sequence[Study]) -> Section:
     """Return a figure and a table for every place studied."""
-    body: list[Figure | Table] = []
+    body: list[Figure | Table | Text] = []
     for number, study in enumerate(studies, start=1):
         table = price(study)
-        body += [_figure(study, table, number), _table(table)]
+        body += [*study.heading(len(studies)), _figure(table, number), _table(table)]
     return Section(
         "devices",
         "What it costs in devices",
         "The left bars are speed-up, the right ones speed-up for each device held: a policy below 1 there serves fewer "
-        "tokens for the same money. Assumed: a device is paid for the whole time, busy or idle; AR and SD run the draft "
-        "on the target's device, PEARL and its ablations on one of its own, all of equal price; one request at a time.",
+        "tokens for the same money. Assumed: a device is paid for the whole time, busy or idle; AR and SD run the "
+        "draft on the target's device, PEARL and its ablations on one of its own, all of equal price; one request at "
+        "a time.",
         body,
     )
 
 
-def _figure(study: Study, table: pl.DataFrame, number: int) -> Figure:
+def _figure(table: pl.DataFrame, number: int) -> Figure:
     names = table["policy"].to_list()
     kinds = {"speedup": "speed-up", "speedup_per_device": "speed-up per device"}
     long = table.unpivot(list(kinds), index=["policy", "gamma", "devices"], variable_name="kind", value_name="value")
@@ -79,7 +78,7 @@ def _figure(study: Study, table: pl.DataFrame, number: int) -> Figure:
         .facet(facet=alt.Facet("kind:N", title=None, sort=list(kinds.values())), columns=2)
         .properties(title="Speed-up, and speed-up for each device")
     )
-    words = f"{study.title}. The dotted line is autoregressive decoding on one target."
+    words = "The dotted line is autoregressive decoding on one target."
     return Figure(f"devices_{number}", chart, words, [(name, COLOURS[name]) for name in names])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl_sim import theory
-from pearl_sim.acceptance import Floats
+from pearl_sim.acceptance import Floats, Survival
 from pearl_sim.policies import POLICIES
 from pearl_sim.theory import Work
 
@@ -57,6 +57,6 @@ def _cycle(alpha: float, name: str, gamma: int) -> tuple[float, list[tuple[Work,
 
 
 @lru_cache(maxsize=256)
-def _survival(alpha: float) -> theory.Survival:
+def _survival(alpha: float) -> Survival:
     # One function object an alpha, so that theory finds the depth of its chains once.
     return theory.iid(alpha)

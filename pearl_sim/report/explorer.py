@@ -63,8 +63,8 @@ def section(fit: Fit | None) -> Section:
     return Section(
         "explorer",
         "Explore: what if?",
-        "Move a slider and see what every policy would do; the formulas are exact for i.i.d. acceptance, constant times "
-        "and a device for each model.",
+        "Move a slider and see what every policy would do; the formulas are exact for i.i.d. acceptance, constant "
+        "times and a device for each model.",
         [Markup(_form(at)), Figure("explorer", chart, caption, [(n, COLOURS[n]) for n in names]), Markup(TABLE)],
     )
 
@@ -81,7 +81,9 @@ def _form(at: Fit) -> str:
         _slider("gamma", "gamma: tokens drafted a round", 4, 1, MOST, 1),
         _slider("tDraft", "t_draft: a draft forward", at.t_draft / 1e6, 0.1, 10, 0.01, log=True, unit="ms"),
         _slider("tTarget", "t_target: a target forward", at.t_target / 1e6, 0.1, 10, 0.01, log=True, unit="ms"),
-        _slider("sync", "sync: hand-over of a round", at.sync / 1e6, 0, at.t_target / 1e6, at.t_target / 1e9, unit="ms"),
+        _slider(
+            "sync", "sync: hand-over of a round", at.sync / 1e6, 0, at.t_target / 1e6, at.t_target / 1e9, unit="ms"
+        ),
     ]
     return f'<form id="explorer-form" data-most="{MOST}" autocomplete="off">{"".join(sliders)}</form>'
 

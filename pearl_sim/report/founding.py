@@ -4,15 +4,16 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from pearl_sim import theory
 from pearl_sim.report import curves
 from pearl_sim.report.section import Figure, Section, Table, Text, told
-from pearl_sim.run import Run
+from pearl_sim.run import Place, Run
 
 MEASURES = ("note_tokens_per_t_draft", "tokens_per_t_draft", "steady_tokens_per_t_draft")
 SHOWN, EXAMPLE_ALPHA = 4, 0.9
 WHY = (
-    "The note weights a chain that passes j post-verify rounds by alpha^(j gamma) (1 - alpha). Those weights do not sum "
-    "to one, so its mean number of rounds is too small and its speed too high: no acceptance whatever lets PEARL "
+    "The note weights a chain that passes j post-verify rounds by alpha^(j gamma) (1 - alpha). Those weights do not "
+    "sum to one, so its mean number of rounds is too small and its speed too high: no acceptance whatever lets PEARL "
     "exceed gamma tokens a round. Where the note's value stands above that ceiling it cannot be true. For SD it "
     "leaves out the token that the target itself writes in every round, and counts drafts behind a rejected one."
 )
@@ -31,7 +32,7 @@ def section(runs: Sequence[Run]) -> Section | None:
         cells = []
         for place in places:
             for row in rows.filter(*(pl.col(key) == value for key, value in place.items())).iter_rows(named=True):
-                ceiling = _ceiling(run, place, row)
+                ceiling = _ceiling(run, place, row["policy"], row["gamma"])
                 cells.append(
                     (
                         told(place) or run.name,
@@ -57,11 +58,10 @@ def is_noted(run: Run) -> bool:
     return run.rows["note_tokens_per_t_draft"].count() > 0
 
 
-def _ceiling(run: Run, place: dict[str, float], row: dict[str, float]) -> float | None:
-    """Return the tokens per t_draft that PEARL cannot exceed there, whatever is accepted."""
-    if row["policy"] != "pearl":
+def _ceiling(run: Run, place: Place, policy: str, gamma: int) -> float | None:
+    """Return the tokens per t_draft that PEARL cannot exceed there, whatever is accepted and however free hand-over."""
+    if policy != "pearl":
         return None
-    cost = run.point(place, int(row["gamma"])).cost
+    cost = run.point(place, gamma).cost
     assert cost.model == "constant"  # the note's estimate is made for no other
-    duration = max(row["gamma"] * cost.draft, cost.target) + (cost.sync or 0)
-    return row["gamma"] * cost.draft / duration
+    return theory.pearl_ceiling(gamma, cost.draft, cost.target) * cost.draft

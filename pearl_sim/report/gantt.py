@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from pearl_sim.lanes import boxes
-from pearl_sim.report.section import Figure, Section, ms
+from pearl_sim.report.section import Figure, Section, Text, ms
 from pearl_sim.report.study import Study
 
 FATES = {
@@ -17,6 +17,7 @@ FATES = {
     "verifies": "#8FA3B5",
     "hand-over": "#F0E442",
 }
+NARROWEST = 35
 FORWARDS = 10
 """The chart spans the time of so many target forwards."""
 
@@ -44,6 +45,9 @@ def shown(study: Study) -> pl.DataFrame:
 
 def section(studies: Sequence[Study]) -> Section:
     """Return a Gantt chart for every place studied."""
+    body: list[Figure | Text] = []
+    for number, study in enumerate(studies, start=1):
+        body += [*study.heading(len(studies)), _figure(study, number)]
     return Section(
         "gantt",
         "The first rounds, token by token",
@@ -51,7 +55,7 @@ def section(studies: Sequence[Study]) -> Section:
         "box a forward with the number of tokens it adds to the output. SD's lanes take turns; PEARL's run together: "
         "its target checks the first draft while the rest are written (pre-verify), and its draft writes on while the "
         "target checks what is pending (post-verify).",
-        [_figure(study, number) for number, study in enumerate(studies, start=1)],
+        body,
     )
 
 
@@ -72,24 +76,26 @@ def _figure(study: Study, number: int) -> Figure:
             x=x,
             x2="stop:Q",
             y=y,
-            color=alt.Color(
-                "fate:N", scale=alt.Scale(domain=fates, range=[FATES[fate] for fate in fates]), title=None
-            ),
+            color=alt.Color("fate:N", scale=alt.Scale(domain=fates, range=[FATES[fate] for fate in fates]), title=None),
             tooltip=tooltip,
         )
     )
-    committed = rows.filter(pl.col("fate") == "verifies").with_columns(middle=(pl.col("start") + pl.col("stop")) / 2)
+    # A box cut short by the chart's end has no room for its number.
+    wide = (pl.col("stop") - pl.col("start")) * NARROWEST > rows.select(pl.col("stop").max()).item()
+    committed = rows.filter(pl.col("fate") == "verifies", wide).with_columns(
+        middle=(pl.col("start") + pl.col("stop")) / 2
+    )
     labels = (
         alt.Chart(committed, name="on_colour")
         .mark_text(fontSize=10, color="black")
         .encode(x=alt.X("middle:Q"), y=y, text=alt.Text("tokens:Q", format="+d"))
     )
-    chart = alt.layer(bars, labels).properties(width=860, height=alt.Step(26), title="The first rounds")
+    chart = alt.layer(bars, labels).properties(width=860, height=26 * len(order), title="The first rounds")
     span = ms(1e6 * float(table.select(pl.col("stop").max()).item()))
     return Figure(
         f"gantt_{number}",
         chart,
-        f"{study.title}. The first request, its first {span} of decoding, each policy at its best gamma. Rejected: "
+        f"The first request, its first {span} of decoding, each policy at its best gamma. Rejected: "
         "checked by the target and refused. Wasted: dropped behind a rejected one, unseen. Pending: not yet checked "
         "when the request ended.",
         [(fate, FATES[fate]) for fate in fates],

@@ -1,6 +1,7 @@
 """The report assembled: sections in order, one HTML file that needs nothing else, and every chart as PNG and SVG."""
 
 import json
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -42,6 +43,9 @@ CONFIG: dict[str, Any] = {
 NO_LEGEND = {"legend": {"disable": True}}
 """In the page legends are HTML: they wrap where a chart's own would take its width."""
 
+NUMERIC = re.compile(r"[-\d.,]+( (to [\d.,]+|us|ms|s|ns))?$")
+"""Cells of a column that is set right, for its digits to stand below each other."""
+
 WIDE = 480
 """Charts wider than this by themselves get the page's whole width; others stand two abreast."""
 
@@ -56,7 +60,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         headline.section(runs, studies),
         win_map.section(marks),
         curves.section([run for run in runs if not founding.is_noted(run)]),
-        sensitivity.section([(study.title, found, study.gammas) for study, found in known]) if known else None,
+        sensitivity.section(studies),
         founding.section(runs),
         acceptance.section(studies),
         time_use.section(studies),
@@ -153,7 +157,7 @@ def _section(part: Section, specs: dict[str, dict[str, Any]], charts: str) -> st
             pending.append(_figure(item, specs[item.name], charts))
             continue
         if pending:
-            body.append(f'<div class="figures">{"".join(pending)}</div>')
+            body.append(f'<div class="row">{"".join(pending)}</div>')
             pending = []
         if item is not None:
             body.append(_item(item))
@@ -168,17 +172,21 @@ def _item(item: Table | Text | Markup) -> str:
         return item.html
     if isinstance(item, Text):
         return f"<h{item.level}>{escape(item.words)}</h{item.level}>" if item.level else _paragraph(item.words)
-    heads = "".join(f'<th scope="col">{escape(heading)}</th>' for heading in item.headings)
-    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in item.rows)
+    kinds = ["digits" if all(map(NUMERIC.match, column)) else "words" for column in zip(*item.rows, strict=True)]
+    heads = _cells('th scope="col"', kinds, item.headings)
+    rows = "".join(f"<tr>{_cells('td', kinds, row)}</tr>" for row in item.rows)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _cells(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
+    closing = element.partition(" ")[0]
+    return "".join(
+        f'<{element} class="{kind}">{escape(text)}</{closing}>' for kind, text in zip(kinds, texts, strict=True)
+    )
 
 
 def _paragraph(words: str) -> str:
     return f'<p class="words">{escape(words)}</p>'
-
-
-def _cell(text: str) -> str:
-    return f'<td class="words">{escape(text)}</td>' if len(text) > 40 else f"<td>{escape(text)}</td>"
 
 
 def _figure(figure: Figure, spec: dict[str, Any], charts: str) -> str:
@@ -187,10 +195,8 @@ def _figure(figure: Figure, spec: dict[str, Any], charts: str) -> str:
         f'<li><span style="background:{colour}"></span>{escape(label)}</li>' for label, colour in figure.legend
     )
     legend = f'<ul class="legend">{entries}</ul>' if entries else ""
-    files = " ".join(
-        f'<a href="{charts}/{figure.name}.{kind}" download>{kind.upper()}</a>' for kind in ("png", "svg")
-    )
-    wide = " wide" if "columns" in spec or spec.get("width", 0) > WIDE else ""
+    files = " ".join(f'<a href="{charts}/{figure.name}.{kind}" download>{kind.upper()}</a>' for kind in ("png", "svg"))
+    wide = " wide" if "columns" in spec or "vconcat" in spec or spec.get("width", 0) > WIDE else ""
     return (
         f'<figure id="{figure.name}" class="chart-figure{wide}" data-least-width="{figure.least_width}">'
         f"<h3>{escape(heading)}</h3>{legend}"
@@ -207,7 +213,8 @@ def _json(content: object) -> str:
 @cache
 def _library() -> str:
     """Return vega, vega-lite and vega-embed as one script."""
-    return str(vl_convert.javascript_bundle()).replace("</script", "<\\/script")
+    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub demands what it may be without
+    return bundle.replace("</script", "<\\/script")
 
 
 def _own(name: str) -> str:
@@ -222,7 +229,5 @@ def _refuse_foreign(out: Path, charts: Path) -> None:
         raise InputError(out, "must end in .html")
     if out.is_dir():
         raise InputError(out, "is a directory; choose another --out")
-    if charts.exists() and not (
-        charts.is_dir() and all(file.suffix in (".png", ".svg") for file in charts.iterdir())
-    ):
+    if charts.exists() and not (charts.is_dir() and all(file.suffix in (".png", ".svg") for file in charts.iterdir())):
         raise InputError(charts, "exists and holds more than an earlier report's charts; choose another --out")

@@ -1,24 +1,43 @@
-"""How far may each input move before another policy wins?  Exact theory around each place studied.
+"""How far may each input move before another policy wins?  The places studied, replayed with one input changed.
 
-One input moves, the others stay; at every value each policy takes the best of the gammas that the run tried.
+With acceptance as it is, which rounds take place does not depend on how long they last, so other times only price the
+same rounds anew.  Other acceptance is replayed: below what was recorded, accepted drafts are spoilt at random; above
+it, rejected ones are healed, by the same luck at every step.  At every value each policy takes its best gamma.
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from pearl_sim.acceptance import Floats
+from pearl_sim.acceptance import Floats, uniforms
 from pearl_sim.figure import COLOURS, colour
-from pearl_sim.report import exact
-from pearl_sim.report.section import Figure, Section, Table, ms, number
-from pearl_sim.report.study import Fit
+from pearl_sim.judge import Runs
+from pearl_sim.policies import POLICIES
+from pearl_sim.report.section import Figure, Section, Table, Text, ms, number
+from pearl_sim.report.study import Fit, Study, first, fit, timelines, totals
+from pearl_sim.rules import candidates
+from pearl_sim.timeline import Timeline
 
-STEPS = 121
+STEPS, ALPHA_STEPS = 121, 50
 REACH = 8
-"""Times and sync move by up to this factor either way."""
+"""Times move by up to this factor either way."""
+MOST_TOKENS, MOST_GAMMAS = 10_000, 16
+LUCK_SEED = 0
+
+Choice: TypeAlias = tuple[str, int]
+"""A policy at a gamma."""
+
+
+class Rounds(NamedTuple):
+    """Every round of one choice over all requests, prefill included: its parts, and what hand-over came to."""
+
+    draft_ns: Floats
+    score_ns: Floats
+    hand_over_ns: float
+    checks: int
 
 
 class Band(NamedTuple):
@@ -30,57 +49,108 @@ class Band(NamedTuple):
     policy: str
 
 
-def bands(fit: Fit, gammas: Sequence[int]) -> list[Band]:
+def bands(study: Study, at: Fit) -> list[Band]:
     """Return each input's range cut into stretches by the policy that wins, in the input's own unit.
 
     alpha goes from 0 to 0.99; times (ns) from 1 / REACH to REACH times their value; sync (ns) from 0 to t_target;
-    gamma over `gammas`, the same for every policy.
+    gamma over those of the run, the same for every policy.
     """
+    gammas = _spread(study.gammas, MOST_GAMMAS)
+    point = study.run.point(study.place, gammas[-1])
+    requests = first(point.requests(), MOST_TOKENS)
+    choices = [("ar", 0), *((name, gamma) for name in study.drafting for gamma in gammas)]
+    timing = {(name, gamma): point.cost.timing(POLICIES[name](gamma)) for name, gamma in choices}
+    played = {
+        (name, gamma): _rounds(timelines(POLICIES[name](gamma), requests, timing[name, gamma], point.seed))
+        for name, gamma in choices
+    }
     found: list[Band] = []
-    for name, values in _ranges(fit).items():
-        found += _merged(name, values, _winners(fit, name, values, gammas))
-    sized = [_winner(fit, gamma) for gamma in gammas]
-    edges = [gamma - 0.5 for gamma in gammas]
-    for i, policy in enumerate(sized):
-        end = edges[i + 1] if i + 1 < len(edges) else gammas[i] + 0.5
-        if found[-1].input == "gamma" and found[-1].policy == policy:
-            found[-1] = found[-1]._replace(high=end)
-        else:
-            found.append(Band("gamma", edges[i], end, policy))
+    alphas = np.linspace(0, 0.99, ALPHA_STEPS)
+    winners = []
+    for alpha in alphas.tolist():
+        changed = [request._replace(runs=moved(request.runs, i, at.alpha, alpha)) for i, request in enumerate(requests)]
+        times = {}
+        for name, gamma in choices:
+            taken = totals(POLICIES[name](gamma), changed, timing[name, gamma], point.seed)
+            times[name, gamma] = np.array([sum(request.time_ns for request in taken)], float)
+        winners += fastest(times)
+    found += merged("alpha", alphas, winners)
+    for name, values in _ranges(at).items():
+        found += merged(
+            name, values, fastest({choice: _priced(own, at, name, values) for choice, own in played.items()})
+        )
+    ones = np.array([at.t_draft])
+    base = {choice: _priced(own, at, "t_draft", ones) for choice, own in played.items()}
+    wins = [fastest({choice: t for choice, t in base.items() if choice[1] in (0, gamma)})[0] for gamma in gammas]
+    return found + merged("gamma", np.asarray(gammas, float), wins)
+
+
+def moved(runs: Runs, request: int, alpha: float, to: float) -> Runs:
+    """Return the run lengths of a request whose drafts were accepted with `alpha`, as if it were `to`."""
+    luck = uniforms(LUCK_SEED, request, len(runs))
+    if to <= alpha:
+        # An accepted draft stays so with to / alpha; a chain ends at the first that does not.
+        spoilt = luck >= (to / alpha if alpha else 1.0)
+        places = np.arange(len(runs))
+        end = np.minimum.accumulate(np.where(spoilt, places, len(runs) + runs.max(initial=0))[::-1])[::-1]
+        return np.minimum(runs, end - places)
+    healed = (luck < (to - alpha) / (1 - alpha)).tolist()
+    longer = runs.tolist()
+    for place in range(len(longer) - 1, -1, -1):
+        rejected = place + longer[place]
+        if rejected < len(longer) and healed[rejected]:
+            longer[place] += 1 + (longer[rejected + 1] if rejected + 1 < len(longer) else 0)
+    return np.asarray(longer, np.int64)
+
+
+def fastest(times: Mapping[Choice, Floats]) -> list[str]:
+    """Return the policy of the least time at every value; of equals, the first given."""
+    names, stacked = [name for name, _ in times], np.stack(list(times.values()))
+    return [names[i] for i in np.argmax(stacked <= stacked.min(axis=0) * (1 + 1e-9), axis=0)]
+
+
+def merged(name: str, values: Floats, winners: Sequence[str]) -> list[Band]:
+    """Return the stretches of equal winner; a change is put midway between the values that see it."""
+    found: list[Band] = []
+    for value, policy in zip(values.tolist(), winners, strict=True):
+        if found and found[-1].policy == policy:
+            found[-1] = found[-1]._replace(high=value)
+            continue
+        edge = value
+        if found:
+            edge = (found[-1].high + value) / 2
+            found[-1] = found[-1]._replace(high=edge)
+        found.append(Band(name, edge, value, policy))
     return found
 
 
-def margins(fit: Fit, found: Sequence[Band]) -> list[tuple[str, float, Band | None, str, Band | None]]:
+def margins(at: Fit, gamma: int, found: Sequence[Band]) -> list[tuple[str, float, Band | None, str, Band | None]]:
     """Return (input, its value, the band below the present one, the present winner, the band above it)."""
     rows = []
-    for name, value in _values(fit).items():
+    for name, value in {**_values(at), "gamma": float(gamma)}.items():
         own = [band for band in found if band.input == name]
-        at = next((i for i, band in enumerate(own) if band.low <= value <= band.high), None)
-        if at is None:
-            continue
-        below, above = own[at - 1] if at else None, own[at + 1] if at + 1 < len(own) else None
-        rows.append((name, value, below, own[at].policy, above))
+        i = next((i for i, band in enumerate(own) if band.low <= value <= band.high), None)
+        if i is not None:
+            below, above = own[i - 1] if i else None, own[i + 1] if i + 1 < len(own) else None
+            rows.append((name, value, below, own[i].policy, above))
     return rows
 
 
-def section(places: Sequence[tuple[str, Fit, Sequence[int]]]) -> Section:
-    """Return a strip an input and a table, for each place: its title, its fit, the gammas that its run tried."""
-    body: list[Figure | Table] = []
-    for number_, (title, fit, gammas) in enumerate(places, start=1):
-        found = bands(fit, gammas)
-        policies = [name for name in exact.NAMES if name in {band.policy for band in found}]
-        body.append(
-            Figure(
-                f"sensitivity_{number_}",
-                _strips(fit, found, policies),
-                f"{title}. Each strip is the range of one input, its colour the fastest policy there; the line is "
-                f"where the place stands (alpha {fit.alpha:.3g}, t_draft {ms(fit.t_draft)}, t_target "
-                f"{ms(fit.t_target)}, sync {ms(fit.sync)}"
-                + ("" if fit.exact else "; fitted, as if times were constant and acceptance i.i.d.")
-                + ").",
-                [(name, COLOURS[name]) for name in policies],
-            )
+def section(studies: Sequence[Study]) -> Section | None:
+    """Return strips and a table for every place studied; None where no draft was ever checked."""
+    body: list[Figure | Table | Text] = []
+    for count, study in enumerate(studies, start=1):
+        at = fit(study)
+        if at is None:
+            continue
+        found, gamma = bands(study, at), study.played[study.best].policy.gamma
+        policies = [name for name in POLICIES if name in {band.policy for band in found}]
+        caption = (
+            "Each strip is the range of one input, its colour the fastest policy there; the line is where the place "
+            f"stands: alpha {at.alpha:.3g}, and on average t_draft {ms(at.t_draft)}, t_target {ms(at.t_target)}, sync "
+            f"{ms(at.sync)}. Replayed with that input changed, all its times by the same factor."
         )
+        strips = _strips(at, gamma, found, policies)
         rows = [
             (
                 name,
@@ -89,115 +159,103 @@ def section(places: Sequence[tuple[str, Fit, Sequence[int]]]) -> Section:
                 f"below {_show(name, below.high)}: {below.policy}" if below else "at no lower value looked at",
                 f"above {_show(name, above.low)}: {above.policy}" if above else "at no higher value looked at",
             )
-            for name, value, below, winner, above in margins(fit, found)
+            for name, value, below, winner, above in margins(at, gamma, found)
         ]
+        body += study.heading(len(studies))
+        body.append(Figure(f"sensitivity_{count}", strips, caption, [(name, COLOURS[name]) for name in policies]))
         body.append(Table(("input", "now", "wins now", "another wins", "another wins"), rows))
-    return Section(
-        "sensitivity",
-        "How far may an input move before the winner changes?",
-        "Where the line stands near a change of colour, measure that input again before you decide; exact theory, one "
-        "input moved at a time.",
-        body,
+    lead = (
+        "Where the line stands near a change of colour, measure that input again before you decide. One input moves at "
+        "a time, and at each value every policy takes its best gamma of those tried."
+    )
+    return Section("sensitivity", "How far may an input move before the winner changes?", lead, body) if body else None
+
+
+def _rounds(played: Sequence[Timeline]) -> Rounds:
+    steps = [step for timeline in played for step in timeline]
+    return Rounds(
+        np.array([step.draft_ns for step in steps], float),
+        np.array([step.score_ns for step in steps], float),
+        float(sum(step.stop - step.start - max(step.draft_ns, step.score_ns) for step in steps)),
+        sum(candidates(step.frontier, step.round) > 0 for step in steps),
     )
 
 
-def _values(fit: Fit) -> dict[str, float]:
-    return {"alpha": fit.alpha, "t_draft": fit.t_draft, "t_target": fit.t_target, "sync": fit.sync}
+def _values(at: Fit) -> dict[str, float]:
+    return {"alpha": at.alpha, "t_draft": at.t_draft, "t_target": at.t_target, "sync": at.sync}
 
 
-def _ranges(fit: Fit) -> dict[str, Floats]:
+def _ranges(at: Fit) -> dict[str, Floats]:
     return {
-        "alpha": np.linspace(0, 0.99, STEPS),
-        "t_draft": np.geomspace(fit.t_draft / REACH, fit.t_draft * REACH, STEPS),
-        "t_target": np.geomspace(fit.t_target / REACH, fit.t_target * REACH, STEPS),
-        "sync": np.linspace(0, max(fit.t_target, 2 * fit.sync), STEPS),
+        "t_draft": np.geomspace(at.t_draft / REACH, at.t_draft * REACH, STEPS),
+        "t_target": np.geomspace(at.t_target / REACH, at.t_target * REACH, STEPS),
+        "sync": np.linspace(0, max(at.t_target, 2 * at.sync), STEPS),
     }
 
 
-def _winners(fit: Fit, name: str, values: Floats, gammas: Sequence[int]) -> list[str]:
-    """Return the fastest policy at each value of the input `name`."""
-    ones = np.ones_like(values)
-    given = {key: value * ones for key, value in _values(fit).items()} | {name: values}
-    times = given["t_draft"], given["t_target"], given["sync"]
-    if name == "alpha":
-        speed = np.concatenate(
-            [exact.best(alpha, gammas, *(time[:1] for time in times)).speed for alpha in values.tolist()], axis=1
-        )
-    else:
-        speed = exact.best(fit.alpha, gammas, *times).speed
-    return _fastest(speed)
+def _priced(rounds: Rounds, at: Fit, name: str, values: Floats) -> Floats:
+    """Return the time of these rounds at each value of the input `name`, the others as they are."""
+    factor = {
+        key: values / value if key == name and value else np.ones_like(values) for key, value in _values(at).items()
+    }
+    longest = [
+        float(np.maximum(draft * rounds.draft_ns, target * rounds.score_ns).sum())
+        for draft, target in zip(factor["t_draft"].tolist(), factor["t_target"].tolist(), strict=True)
+    ]
+    hand_over = rounds.hand_over_ns * factor["sync"]
+    if name == "sync" and not at.sync:
+        hand_over = rounds.checks * values
+    return np.asarray(longest) + hand_over
 
 
-def _winner(fit: Fit, gamma: int) -> str:
-    times = (np.array([time]) for time in (fit.t_draft, fit.t_target, fit.sync))
-    return _fastest(exact.best(fit.alpha, [gamma], *times).speed)[0]
-
-
-def _fastest(speed: Floats) -> list[str]:
-    """Return the fastest policy of each column, the plainest of equals."""
-    return [exact.NAMES[i] for i in np.argmax(speed >= speed.max(axis=0) * (1 - 1e-9), axis=0)]
-
-
-def _merged(name: str, values: Floats, winners: Sequence[str]) -> list[Band]:
-    """Return the stretches of equal winner; a change is put midway between the values that see it."""
-    found: list[Band] = []
-    for value, policy in zip(values.tolist(), winners, strict=True):
-        if found and found[-1].policy == policy:
-            found[-1] = found[-1]._replace(high=value)
-        else:
-            start = (found[-1].high + value) / 2 if found else value
-            if found:
-                found[-1] = found[-1]._replace(high=start)
-            found.append(Band(name, start, value, policy))
-    return found
+def _spread(values: Sequence[int], most: int) -> list[int]:
+    """Return at most so many of the values, first and last among them."""
+    if len(values) <= most:
+        return list(values)
+    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
 
 
 def _show(name: str, value: float) -> str:
     return number(value) if name in ("alpha", "gamma") else ms(value)
 
 
-def _strips(fit: Fit, found: Sequence[Band], policies: list[str]) -> alt.VConcatChart:
+def _strips(at: Fit, gamma: int, found: Sequence[Band], policies: list[str]) -> alt.VConcatChart:
     """Return a strip an input, one below the other, each with its own axis."""
     strips = []
     titles = {"alpha": "acceptance alpha", "gamma": "gamma, the same for every policy"}
-    for name in dict.fromkeys(band.input for band in found):
-        unit = 1 if name in titles else 1e6
+    for name, value in {**_values(at), "gamma": float(gamma)}.items():
+        unit, half = 1 if name in titles else 1e6, 0.5 if name == "gamma" else 0.0
+        own = [band for band in found if band.input == name]
         rows = [
             {
-                "from": band.low / unit,
-                "to": band.high / unit,
+                "from": band.low / unit - (half if i == 0 else 0),
+                "to": band.high / unit + (half if i == len(own) - 1 else 0),
                 "policy": band.policy,
                 "range": f"{_show(name, band.low)} to {_show(name, band.high)}",
             }
-            for band in found
-            if band.input == name
+            for i, band in enumerate(own)
         ]
-        scale = alt.Scale(
-            type="log" if name.startswith("t_") else "linear",
-            domain=[rows[0]["from"], rows[-1]["to"]],
-            nice=False,
-        )
-        title = titles.get(name, f"{name}, ms")
-        whole = alt.Axis(grid=False, labelOverlap="greedy", tickMinStep=1 if name == "gamma" else alt.Undefined)
+        ends = [(own[0].low / unit) - half, (own[-1].high / unit) + half]
+        scale = alt.Scale(type="log" if name.startswith("t_") else "linear", domain=ends, nice=False)
+        axis = alt.Axis(grid=False, labelOverlap="greedy", tickMinStep=1 if name == "gamma" else alt.Undefined)
         bars = (
             alt.Chart(pl.DataFrame(rows))
             .mark_bar(height=18)
             .encode(
-                x=alt.X("from:Q", scale=scale, title=title, axis=whole),
+                x=alt.X("from:Q", scale=scale, title=titles.get(name, f"{name}, ms"), axis=axis),
                 x2="to:Q",
                 color=colour(policies),
                 tooltip=["policy:N", alt.Tooltip("range:N", title=name)],
             )
         )
-        value = _values(fit).get(name)
-        now = [] if value is None else [_now(value / unit)]
-        strips.append(alt.layer(bars, *now).properties(width=420, height=24))
-    return alt.vconcat(*strips, spacing=6).resolve_scale(x="independent").properties(title="Fastest policy along each input")
-
-
-def _now(value: float) -> alt.LayerChart:
-    at = alt.Chart(pl.DataFrame({"now": [value]})).encode(x="now:Q")
-    return alt.layer(
-        at.mark_tick(color="white", thickness=6, size=24, opacity=1),
-        at.mark_tick(color="black", thickness=2.5, size=24, opacity=1),
-    )
+        now = alt.Chart(pl.DataFrame({"now": [value / unit]})).encode(x="now:Q")
+        strips.append(
+            alt.layer(
+                bars,
+                now.mark_tick(color="white", thickness=6, size=24, opacity=1),
+                now.mark_tick(color="black", thickness=2.5, size=24, opacity=1),
+            ).properties(width=860, height=24)
+        )
+    title = "Fastest policy along each input"
+    chart: alt.VConcatChart = alt.vconcat(*strips, spacing=6).resolve_scale(x="independent").properties(title=title)
+    return chart

@@ -15,17 +15,18 @@ from pearl_sim.drivers import kernel, sim
 from pearl_sim.judge import Request
 from pearl_sim.metrics import Interval, Totals, ratio
 from pearl_sim.policies import POLICIES
-from pearl_sim.report.section import told
+from pearl_sim.report.section import Text, told
 from pearl_sim.rules import Policy, candidates
 from pearl_sim.run import Place, Run
 from pearl_sim.timeline import Timeline
+from pearl_sim.timing import Timing
 
 MOST_TOKENS = 50_000
 """Output tokens whose rounds are kept for each policy; more requests add nothing that could be seen."""
 
 
 class Played(NamedTuple):
-    """One policy at its best gamma: what every request took, and the rounds of the first `Study.shown` of them."""
+    """One policy at its best gamma: what every request took, and the rounds of `Study.few`."""
 
     policy: Policy
     totals: list[Totals]
@@ -46,20 +47,28 @@ class Fit(NamedTuple):
 
 
 class Study(NamedTuple):
-    """A place of a run in detail."""
+    """A place of a run in detail.
+
+    gammas: those that the run tried there.
+    few:    the first requests, of MOST_TOKENS output tokens in all.
+    """
 
     run: Run
     place: Place
     cost: Cost
     gammas: list[int]
     requests: list[Request]
-    shown: int
+    few: list[Request]
     played: dict[str, Played]
 
     @property
     def title(self) -> str:
         """Return the run's title and the place."""
         return self.run.record.title + (f": {told(self.place)}" if self.place else "")
+
+    def heading(self, studied: int) -> list[Text]:
+        """Return what stands above the place's figures: nothing where it is the only one studied."""
+        return [Text(self.title, level=3)] if studied > 1 else []
 
     @property
     def best(self) -> str:
@@ -96,16 +105,29 @@ def study(run: Run, place: Place) -> Study:
     for name in [name for name in POLICIES if name == "ar" or name in gamma_of]:
         gamma = gamma_of.get(name, gammas[0] if gammas else 0)
         point, policy = run.point(place, gamma), POLICIES[name](gamma)
-        requests, timing = point.requests(), point.cost.timing(policy)
-        few = _first(requests, MOST_TOKENS)
-        try:
-            totals = kernel.tally(policy, requests, timing, point.seed, None).totals
-            timelines = kernel.simulate(policy, few, timing, point.seed)
-        except OverflowError:
-            totals = sim.tally(policy, requests, timing, point.seed, None).totals
-            timelines = sim.simulate(policy, few, timing, point.seed)
-        played[name] = Played(policy, totals, timelines)
-    return Study(run, place, point.cost, gammas, requests, len(few), played)
+        requests = point.requests()
+        few = first(requests, MOST_TOKENS)
+        timing = point.cost.timing(policy)
+        played[name] = Played(
+            policy, totals(policy, requests, timing, point.seed), timelines(policy, few, timing, point.seed)
+        )
+    return Study(run, place, point.cost, gammas, requests, few, played)
+
+
+def totals(policy: Policy, requests: list[Request], timing: Timing, seed: int) -> list[Totals]:
+    """Return what each request takes, by the kernel where its clock suffices."""
+    try:
+        return kernel.tally(policy, requests, timing, seed, None).totals
+    except OverflowError:
+        return sim.tally(policy, requests, timing, seed, None).totals
+
+
+def timelines(policy: Policy, requests: list[Request], timing: Timing, seed: int) -> list[Timeline]:
+    """Return the timeline of each request, by the kernel where its clock suffices."""
+    try:
+        return kernel.simulate(policy, requests, timing, seed)
+    except OverflowError:
+        return sim.simulate(policy, requests, timing, seed)
 
 
 def fit(study: Study) -> Fit | None:
@@ -145,7 +167,7 @@ def fit(study: Study) -> Fit | None:
     )
 
 
-def _first(requests: list[Request], tokens: int) -> list[Request]:
+def first(requests: list[Request], tokens: int) -> list[Request]:
     """Return the first requests with so many tokens in all; one at least, cut short if it must be."""
     ends = np.cumsum([request.limit for request in requests])
     count = max(1, int(np.searchsorted(ends, tokens, side="right")))

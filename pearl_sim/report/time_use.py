@@ -8,7 +8,7 @@ import polars as pl
 
 from pearl_sim.figure import COLOURS, colour
 from pearl_sim.judge import Request
-from pearl_sim.report.section import Figure, Section
+from pearl_sim.report.section import Figure, Section, Text
 from pearl_sim.report.study import Study
 from pearl_sim.timeline import Timeline
 
@@ -36,8 +36,8 @@ class TimeUse(NamedTuple):
 def time_use(timelines: Sequence[Timeline]) -> TimeUse:
     """Return where the wall time of these requests went."""
     prefill = exposed = hidden = score = sync = 0
-    for first, *rounds in timelines:
-        prefill += first.stop - first.start
+    for reading, *rounds in timelines:
+        prefill += reading.stop - reading.start
         for step in rounds:
             both = min(step.draft_ns, step.score_ns)
             hidden += both
@@ -59,9 +59,9 @@ def drafts(timelines: Sequence[Timeline], requests: Sequence[Request]) -> tuple[
 
 def section(studies: Sequence[Study]) -> Section:
     """Return two figures for every place studied."""
-    body: list[Figure] = []
+    body: list[Figure | Text] = []
     for number, study in enumerate(studies, start=1):
-        body += _figures(study, number)
+        body += [*study.heading(len(studies)), *_figures(study, number)]
     return Section(
         "time",
         "Where the time goes",
@@ -72,67 +72,77 @@ def section(studies: Sequence[Study]) -> Section:
 
 
 def _figures(study: Study, number: int) -> list[Figure]:
-    shown = study.requests[: study.shown]
-    times, tokens = [], []
-    for name, played in study.played.items():
-        written = sum(timeline[-1].frontier.verified > 0 for timeline in played.timelines)
-        written = sum(request.limit for request in shown) if written else 1
-        label = f"{name}, gamma {played.policy.gamma}" if played.policy.gamma else name
-        for order, (part, ns) in enumerate(zip(PARTS, time_use(played.timelines), strict=True)):
-            times.append({"policy": label, "part": part, "order": order, "ms": ns / written / 1e6})
-        kept, wasted = drafts(played.timelines, shown)
-        if kept + wasted:
-            tokens.append({"label": label, "policy": name, "drafts": "kept", "count": kept / written})
-            tokens.append({"label": label, "policy": name, "drafts": "wasted", "count": wasted / written})
-    order = list(dict.fromkeys(row["policy"] for row in times))
-    cut = f" First {study.shown} of {len(study.requests)} requests." if study.shown < len(study.requests) else ""
-    stacked = (
-        alt.Chart(pl.DataFrame(times))
-        .mark_bar(height=22)
-        .encode(
-            x=alt.X("ms:Q", title="ms for each output token"),
-            y=alt.Y("policy:N", sort=order, title=None),
-            color=alt.Color(
-                "part:N", scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values())), sort=list(PARTS), title=None
-            ),
-            order="order:Q",
-            tooltip=["policy", "part", alt.Tooltip("ms:Q", format=".4g")],
-        )
-        .properties(width=420, height=alt.Step(34), title="Wall time for each output token")
-    )
+    labels = {
+        name: f"{name}, gamma {played.policy.gamma}" if played.policy.gamma else name
+        for name, played in study.played.items()
+    }
+    cut = f" First {len(study.few)} of {len(study.requests)} requests." if len(study.few) < len(study.requests) else ""
     figures = [
         Figure(
             f"time_{number}",
-            stacked,
-            f"{study.title}. Draft exposed: only the draft runs. Draft hidden: both run. Score exposed: only the "
-            f"target runs. Sync: hand-over.{cut}",
+            _stacked(study, labels),
+            "Draft exposed: only the draft runs. Draft hidden: both run. Score exposed: only the target runs. Sync: "
+            f"hand-over.{cut}",
             list(PARTS.items()),
         )
     ]
-    if tokens:
-        drafting = list(dict.fromkeys(row["policy"] for row in tokens))
-        bars = (
-            alt.Chart(pl.DataFrame(tokens))
-            .mark_bar(height=22)
-            .encode(
-                x=alt.X("count:Q", title="drafted tokens for each output token"),
-                y=alt.Y("label:N", sort=order, title=None),
-                color=colour(drafting),
-                opacity=alt.Opacity(
-                    "drafts:N", scale=alt.Scale(domain=["kept", "wasted"], range=[1, 0.35]), title="drafts"
-                ),
-                order=alt.Order("drafts:N"),
-                tooltip=["label", "drafts", alt.Tooltip("count:Q", format=".3g")],
-            )
-            .properties(width=420, height=alt.Step(34), title="Drafts kept and wasted")
-        )
+    if study.drafting:
         figures.append(
             Figure(
                 f"wasted_{number}",
-                bars,
-                f"{study.title}. Full colour: drafts that became output; pale: drafted in vain, rejected or behind a "
-                f"rejected one.{cut}",
-                [(name, COLOURS[name]) for name in drafting],
+                _wasted(study, labels),
+                "Full colour: drafts that became output; pale: drafted in vain, rejected or behind a rejected "
+                f"one.{cut}",
+                [(name, COLOURS[name]) for name in study.drafting],
             )
         )
     return figures
+
+
+def _stacked(study: Study, labels: dict[str, str]) -> alt.Chart:
+    written = sum(request.limit for request in study.few)
+    rows = [
+        {"policy": labels[name], "part": part, "rank": rank, "ms": ns / written / 1e6}
+        for name, played in study.played.items()
+        for rank, (part, ns) in enumerate(zip(PARTS, time_use(played.timelines), strict=True))
+    ]
+    scale = alt.Scale(domain=list(PARTS), range=list(PARTS.values()))
+    chart: alt.Chart = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_bar(height=22)
+        .encode(
+            x=alt.X("ms:Q", title="ms for each output token"),
+            y=alt.Y("policy:N", sort=list(labels.values()), title=None),
+            color=alt.Color("part:N", scale=scale, sort=list(PARTS), title=None),
+            order="rank:Q",
+            tooltip=["policy", "part", alt.Tooltip("ms:Q", format=".4g")],
+        )
+        .properties(width=420, height=34 * len(labels), title="Wall time for each output token")
+    )
+    return chart
+
+
+def _wasted(study: Study, labels: dict[str, str]) -> alt.Chart:
+    written = sum(request.limit for request in study.few)
+    rows = [
+        {"label": labels[name], "policy": name, "drafts": kind, "rank": rank, "count": count / written}
+        for name in study.drafting
+        for rank, (kind, count) in enumerate(
+            zip(("kept", "wasted"), drafts(study.played[name].timelines, study.few), strict=True)
+        )
+    ]
+    pale = alt.Scale(domain=["kept", "wasted"], range=[1, 0.35])
+    chart: alt.Chart = (
+        alt.Chart(pl.DataFrame(rows))
+        .mark_bar(height=22)
+        .encode(
+            x=alt.X("count:Q", title="drafted tokens for each output token"),
+            y=alt.Y("label:N", sort=list(labels.values()), title=None),
+            color=colour(study.drafting),
+            opacity=alt.Opacity("drafts:O", scale=pale, title="drafts"),
+            order="rank:Q",
+            tooltip=["label", "drafts", alt.Tooltip("count:Q", format=".3g")],
+        )
+        .properties(width=420, height=34 * len(study.drafting), title="Drafts kept and wasted")
+    )
+    return chart

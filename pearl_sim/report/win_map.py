@@ -4,13 +4,14 @@ Times are constant, hand-over is free, acceptance is i.i.d., and every policy ta
 """
 
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
 import altair as alt
 import numpy as np
 import polars as pl
 
-from pearl_sim.figure import COLOURS, colour
+from pearl_sim.figure import COLOURS, Chart, colour
 from pearl_sim.report import exact
 from pearl_sim.report.section import Figure, Section
 from pearl_sim.report.study import Fit
@@ -20,7 +21,7 @@ RATIOS = np.geomspace(0.5, 64, 57)
 GAMMAS = range(1, 65)
 ALWAYS = ("pearl", "sd")
 EQUAL = 1e-9
-LOSSES = (0.001, 0.05, 0.1, 0.2, 0.4)
+LOSSES = (0.1, 5, 10, 20, 40)
 LOSS_COLOURS = ("#00224E", "#35456C", "#666970", "#948E77", "#C8B866", "#FEE838")
 """Cividis (Nunez, Anderton & Renslow 2018): the brighter, the more is lost."""
 
@@ -37,13 +38,12 @@ def cells() -> pl.DataFrame:
 
     alpha, ratio: its middle; alpha_to, alpha_from, ratio_from, ratio_to: its edges.
     policy, gamma, speedup: the best one there, over autoregressive decoding.
-    regret_pearl, regret_sd: the share of that speed lost by always choosing PEARL, or SD, at its own best gamma.
+    regret_pearl, regret_sd: how much of that speed, in percent, is lost by always choosing PEARL, or SD, at its own
+    best gamma.
     """
-    ones = np.ones_like(RATIOS)
     half, factor = (ALPHAS[1] - ALPHAS[0]) / 2, np.sqrt(RATIOS[1] / RATIOS[0])
     tables = []
-    for alpha in ALPHAS.tolist():
-        speed, gamma = exact.best(alpha, GAMMAS, ones, RATIOS, 0 * ones)
+    for alpha, (speed, gamma) in _best().items():
         # The plainest of equals wins: policies are in order of what they ask for.
         winner = np.argmax(speed >= speed.max(axis=0) * (1 - 1e-9), axis=0)
         top, at = speed.max(axis=0), np.arange(len(RATIOS))
@@ -60,7 +60,7 @@ def cells() -> pl.DataFrame:
                     "policy": np.asarray(exact.NAMES)[winner],
                     "gamma": np.where(winner == 0, 0, gamma[winner, at]),
                     "speedup": top * RATIOS,
-                    **{f"regret_{name}": 1 - speed[exact.NAMES.index(name)] / top for name in ALWAYS},
+                    **{f"regret_{name}": 100 * (1 - speed[exact.NAMES.index(name)] / top) for name in ALWAYS},
                 }
             )
         )
@@ -72,11 +72,8 @@ def break_even(one: str, other: str) -> pl.DataFrame:
 
     Segments from (alpha, ratio) to (alpha_to, ratio_to), by marching squares over the middles of the map's cells.
     """
-    ones, first, second = np.ones_like(RATIOS), exact.NAMES.index(one), exact.NAMES.index(other)
-    leads = []
-    for alpha in ALPHAS.tolist():
-        speed = exact.best(alpha, GAMMAS, ones, RATIOS, 0 * ones).speed
-        leads.append(np.log(speed[first] / speed[second]) - EQUAL)
+    first, second = exact.NAMES.index(one), exact.NAMES.index(other)
+    leads = [np.log(speed[first] / speed[second]) - EQUAL for speed, _ in _best().values()]
     lead, ratios = np.stack(leads), np.log(RATIOS)
     rows = []
     for i in range(len(ALPHAS) - 1):
@@ -93,6 +90,13 @@ def break_even(one: str, other: str) -> pl.DataFrame:
     return pl.DataFrame(rows, dict.fromkeys(("alpha", "ratio", "alpha_to", "ratio_to"), pl.Float64), orient="row")
 
 
+@cache
+def _best() -> dict[float, exact.Best]:
+    """Return alpha -> every policy's best speed and gamma at each ratio, in units of a draft forward."""
+    ones = np.ones_like(RATIOS)
+    return {alpha: exact.best(alpha, GAMMAS, ones, RATIOS, 0 * ones) for alpha in ALPHAS.tolist()}
+
+
 def section(marks: Sequence[Mark]) -> Section:
     """Return the map, the two maps of regret, and where each mark lies."""
     table = cells()
@@ -102,26 +106,28 @@ def section(marks: Sequence[Mark]) -> Section:
     figures = [
         Figure(
             "win_map",
-            winners.properties(title="Fastest policy, each at its best gamma"),
+            winners.properties(title="Fastest policy, each at its best gamma", width=760, height=380),
             "Colour: the fastest policy. White line: PEARL and SD are equally fast. "
             + ("Circles: where the runs of this report lie." if marks else ""),
             [(name, COLOURS[name]) for name in policies],
         )
     ]
-    edges = ["under 0.1 %", *(f"to {100 * loss:g} %" for loss in LOSSES[1:]), "more"]
+    edges = [f"under {LOSSES[0]} %", *(f"to {loss} %" for loss in LOSSES[1:]), "more"]
     for name in ALWAYS:
         loss = alt.Color(
             f"regret_{name}:Q",
             scale=alt.Scale(type="threshold", domain=list(LOSSES), range=list(LOSS_COLOURS)),
-            legend=alt.Legend(title="speed lost", format=".1%"),
+            title="speed lost, %",
         )
-        chart = _map(small, loss, [("pearl", "sd"), (name, "ar")], marks).properties(title=f"Speed lost by always choosing {name}")
+        chart = _map(small, loss, [("pearl", "sd"), (name, "ar")], marks).properties(
+            title=f"Speed lost by always choosing {name}"
+        )
         figures.append(
             Figure(
                 f"regret_{name}",
                 chart,
-                f"Share of the best policy's speed that is lost by always choosing {name}, at its own best gamma. Solid "
-            f"line: PEARL and SD are equally fast; dashed: {name} and AR are.",
+                f"Share of the best policy's speed that is lost by always choosing {name}, at its own best gamma. "
+                f"Solid line: PEARL and SD are equally fast; dashed: {name} and AR are.",
                 list(zip(edges, LOSS_COLOURS, strict=True)),
             )
         )
@@ -135,9 +141,7 @@ def section(marks: Sequence[Mark]) -> Section:
     )
 
 
-def _map(
-    table: pl.DataFrame, fill: alt.Color, contours: Sequence[tuple[str, str]], marks: Sequence[Mark]
-) -> alt.LayerChart:
+def _map(table: pl.DataFrame, fill: alt.Color, contours: Sequence[tuple[str, str]], marks: Sequence[Mark]) -> Chart:
     x = alt.X("alpha_from:Q", title="acceptance alpha", scale=alt.Scale(domain=[0, 1], nice=False))
     y = alt.Y(
         "ratio_from:Q",
@@ -151,7 +155,7 @@ def _map(
         alt.Tooltip("policy:N", title="fastest"),
         alt.Tooltip("gamma:Q"),
         alt.Tooltip("speedup:Q", format=".3g", title="speed-up over AR"),
-        *(alt.Tooltip(f"regret_{name}:Q", format=".1%", title=f"lost by {name}") for name in ALWAYS),
+        *(alt.Tooltip(f"regret_{name}:Q", format=".1f", title=f"lost by {name}, %") for name in ALWAYS),
     ]
     layers: list[alt.Chart] = [
         alt.Chart(table)
@@ -175,11 +179,10 @@ def _map(
             ]
         )
         at = alt.Chart(places).encode(x="alpha:Q", y="ratio:Q", tooltip=["label:N", "alpha:Q", "ratio:Q"])
-        layers += [
-            at.mark_point(size=140, filled=True, fill="black", stroke="white", strokeWidth=2, opacity=1),
-            at.mark_text(
-                dx=-10, align="right", fontWeight="bold", fill="white", stroke="black", strokeWidth=3, strokeOpacity=0.75
-            ).encode(text="label:N"),
-            at.mark_text(dx=-10, align="right", fontWeight="bold", fill="white").encode(text="label:N"),
-        ]
+        layers.append(at.mark_point(size=140, filled=True, fill="black", stroke="white", strokeWidth=2, opacity=1))
+        for name, outline in (("on_colour_outline", 3), ("on_colour", 0)):
+            text = at.mark_text(
+                dx=-10, align="right", fontWeight="bold", fill="white", stroke="black", strokeWidth=outline
+            )
+            layers.append(text.encode(text="label:N").properties(name=name))
     return alt.layer(*layers).properties(width=420, height=320)
