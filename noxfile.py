@@ -17,11 +17,24 @@ BENCH += ("--benchmark-json=results/bench.json", "-W", "default")
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """Sweep the scenarios and write results/: tables and figures.  Needs no GPU and no torch."""
+    """Sweep the scenarios and write results/: tables, figures, report.html.  Needs no GPU and no torch."""
     session.install("-e", ".")
     shipped = [str(file) for file in sorted(Path("scenarios").glob("*.toml"))]
-    named = any(argument.endswith(".toml") for argument in session.posargs)
+    named = [argument for argument in session.posargs if argument.endswith(".toml")]
     session.run("pearl-sim", "simulate", *([] if named else shipped), *session.posargs)
+    out = Path(_option(session.posargs, "--out", "results"))
+    runs = [str(out / Path(file).stem) for file in named or shipped]
+    session.run("pearl-sim", "report", *runs, "--out", str(out / "report.html"))
+
+
+def _option(arguments: list[str], name: str, otherwise: str) -> str:
+    """Return the value of `--name value` or `--name=value` among the arguments."""
+    for argument, following in zip(arguments, [*arguments[1:], otherwise], strict=True):
+        if argument == name:
+            return following
+        if argument.startswith(f"{name}="):
+            return argument.removeprefix(f"{name}=")
+    return otherwise
 
 
 @nox.session

@@ -1,5 +1,6 @@
 """The command that shows results: `report`."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +17,8 @@ def report(
     from pearl_sim import run
     from pearl_sim.report import page
 
-    console = Console(stderr=True)
     read = [run.read(directory) for directory in runs]
-    with console.status("drawing the report"):
-        written, charts = page.write(read, out)
-    size = written.stat().st_size / 1e6
-    console.print(f"wrote {written} ({size:.1f} MB), charts in {charts}", highlight=False, markup=False)
+    with Console(stderr=True).status("drawing the report"):
+        charts = page.write(read, out)
+    size = out.stat().st_size / 1e6
+    print(f"wrote {out} ({size:.1f} MB); each chart as PNG and SVG in {charts}", file=sys.stderr)

@@ -26,7 +26,7 @@ MOST_VALUES = 200
 Chart: TypeAlias = alt.LayerChart | alt.FacetChart
 
 TITLES = {
-    "speedup": "speed-up over autoregressive decoding",
+    "speedup": "speed-up over AR",
     "tokens_per_t_draft": "tokens per t_draft",
     "acceptance.alpha": "acceptance alpha",
     "acceptance.rate": "acceptance kept per depth",
@@ -158,8 +158,8 @@ def _bars(shown: pl.DataFrame, measure: str) -> Chart:
     bars = base.mark_bar(height=18).encode(
         x=alt.X("simulated:Q", title=_title(measure)), tooltip=["policy", "simulated:Q"]
     )
-    spread = base.mark_rule(color="black").encode(x="low:Q", x2="high:Q", color=alt.value("black"))
-    label = base.mark_text(align="left", dx=12, color="black").encode(
+    spread = base.mark_rule().encode(x="low:Q", x2="high:Q", color=alt.value("black")).properties(name="ink_spread")
+    label = base.mark_text(align="left", dx=12).encode(
         x="simulated:Q", text=alt.Text("simulated:Q", format=".2f"), color=alt.value("black")
     )
     return alt.layer(bars, spread, label).properties(width=520, height=alt.Step(30))

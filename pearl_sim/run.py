@@ -55,13 +55,13 @@ class Run:
     """A run as it was read.
 
     rows:   results.parquet; docs/results.md explains its columns.
-    depths: acceptance_by_depth.parquet.
+    depths: acceptance_by_depth.parquet, not in memory: it can be many times longer.
     """
 
     directory: Path
     record: Record
     rows: pl.DataFrame
-    depths: pl.DataFrame
+    depths: pl.LazyFrame
 
     @property
     def name(self) -> str:
@@ -152,13 +152,15 @@ def read(directory: Path) -> Run:
     if version != SCHEMA_VERSION:
         raise InputError(file, f"schema_version = {version!r}: this pearl_sim knows {SCHEMA_VERSION}; upgrade it")
     record = Record.read(file, content)
-    rows, depths = (_table(directory / f"{name}.parquet") for name in ("results", "acceptance_by_depth"))
+    rows, depths = _rows(directory / "results.parquet"), directory / "acceptance_by_depth.parquet"
+    if not depths.exists():
+        raise InputError(depths, "is missing; simulate again")
     missing = [name for name in ("policy", "gamma", *MEASURES) if name not in rows.columns]
     if missing:
         raise InputError(directory / "results.parquet", f"has no column {missing[0]}; simulate again")
     if rows.is_empty():
         raise InputError(directory / "results.parquet", "has no rows; simulate again")
-    return Run(directory, record, rows, depths)
+    return Run(directory, record, rows, pl.scan_parquet(depths))
 
 
 def trace_sha256(trace: Path) -> str:
@@ -171,10 +173,8 @@ def trace_sha256(trace: Path) -> str:
     return digest.hexdigest()
 
 
-def _table(file: Path) -> pl.DataFrame:
+def _rows(file: Path) -> pl.DataFrame:
     try:
         return pl.read_parquet(file)
-    except FileNotFoundError:
-        raise InputError(file, "is missing; simulate again") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(file, f"is damaged: {str(error).splitlines()[0]}") from None

@@ -34,7 +34,7 @@ def by_depth(study: Study) -> pl.DataFrame:
     z2, n, p = 1.96**2, pl.col("checked"), pl.col("acceptance")
     middle = (p + z2 / (2 * n)) / (1 + z2 / n)
     reach = (p * (1 - p) / n + z2 / (4 * n * n)).sqrt() * 1.96 / (1 + z2 / n)
-    return rows.select("policy", "depth", "checked", "acceptance", low=middle - reach, high=middle + reach)
+    return rows.select("policy", "depth", "checked", "acceptance", low=middle - reach, high=middle + reach).collect()
 
 
 def chains(requests: Sequence[Request]) -> list[list[int]]:

@@ -10,18 +10,11 @@ from pearl_sim.run import Run
 
 def section(runs: Sequence[Run]) -> Section:
     """Return a table of the runs, and what is known of each trace."""
-    rows = [
-        (
-            run.name,
-            run.record.created[:10],
-            run.record.pearl_sim,
-            run.record.driver,
-            f"{len(run.rows):,}",
-            _scenario(run),
-        )
-        for run in runs
-    ]
-    body: list[Table | Text] = [Table(("run", "simulated", "version", "driver", "rows", "scenario"), rows)]
+    body: list[Table | Text] = []
+    for run in runs:
+        record, rows = run.record, f"{len(run.rows):,} rows"
+        made = f"Simulated {record.created[:10]} by {record.driver}, pearl_sim {record.pearl_sim}, {rows}."
+        body += [Text(run.name, level=3), Text(f"{made} {_scenario(run)}.")]
     for path in dict.fromkeys(run.trace for run in runs if run.trace):
         body.append(Text(f"Trace {path.name}", level=3))
         known = trace.load(path).provenance.model_dump(mode="json", exclude={"schema_version", "notes"})
@@ -30,7 +23,8 @@ def section(runs: Sequence[Run]) -> Section:
     return Section(
         "basis",
         "What this rests on",
-        "Each line is a run: simulate its scenario again with the version named and the numbers come out the same.",
+        "The runs, their whole scenarios, and the traces: simulate a scenario again with the version named, and the "
+        "numbers come out the same.",
         body,
     )
 
@@ -51,4 +45,6 @@ def _inner(key: str, value: object) -> str:
         return "(" + ", ".join(f"{name} {_inner(name, inner)}" for name, inner in value.items()) + ")"
     if key == "trace":
         return str(value).rstrip("/").rpartition("/")[2]
+    if isinstance(value, float):
+        return f"{value:.6g}"
     return value if isinstance(value, str) else json.dumps(value)

@@ -44,7 +44,7 @@ const explorer = (() => {
     return found;
   }
 
-  /** Read the sliders, redraw the curves and the table. */
+  /** Follow the sliders; return what redraws curves and table.  `view` returns the chart as it now stands. */
   function start(form, table, view) {
     const inputs = [...form.querySelectorAll("input")];
     const most = Number(form.dataset.most);
@@ -62,7 +62,7 @@ const explorer = (() => {
       const rows = curves(at, most);
       const tops = best(rows);
       const winner = Object.values(tops).reduce((a, b) => (b.speedup > a.speedup * (1 + 1e-12) ? b : a));
-      view.data("explored", rows).data("chosen", [{ gamma: at.gamma }]).run();
+      view().data("explored", rows).data("chosen", [{ gamma: at.gamma }]).run();
       table.replaceChildren(
         ...POLICIES.map((policy) => {
           const row = document.createElement("tr");
@@ -80,7 +80,7 @@ const explorer = (() => {
       );
     }
     form.addEventListener("input", update);
-    update();
+    return update;
   }
 
   return { speed, curves, best, start };

@@ -55,10 +55,15 @@ def section(fit: Fit | None) -> Section:
         title="Exact speed-up at the sliders' settings",
         datasets={"explored": curves(at).to_dicts(), "chosen": [{"gamma": 4}]},
     )
+    fitted = fit is not None and not fit.exact
     caption = (
         "Speed-up over autoregressive decoding against gamma. To begin with: "
         f"alpha {at.alpha:.3g}, t_draft {ms(at.t_draft)}, t_target {ms(at.t_target)}, sync {ms(at.sync)}"
-        + (", as fitted to the first place above." if fit and not fit.exact else ".")
+        + (
+            ", the means of the place above; its replay, with every time as it was, may say otherwise."
+            if fitted
+            else "."
+        )
     )
     return Section(
         "explorer",

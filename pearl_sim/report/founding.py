@@ -36,13 +36,12 @@ def section(runs: Sequence[Run]) -> Section | None:
                 cells.append(
                     (
                         told(place) or run.name,
-                        row["policy"],
-                        str(row["gamma"]),
+                        f"{row['policy']}, gamma {row['gamma']}",
                         *("-" if row[key] is None else f"{row[key]:.4f}" for key in MEASURES),
                         f"{ceiling:.4f}" if ceiling else "-",
                     )
                 )
-        headings = ("setting", "policy", "gamma", "note's estimate", "simulated", "exact, long run", "ceiling")
+        headings = ("setting", "policy", "note's estimate", "simulated", "exact, long run", "ceiling")
         body += [curves.figure_of(run), Table(headings, cells)]
     return Section(
         "founding",

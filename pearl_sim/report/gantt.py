@@ -17,6 +17,9 @@ FATES = {
     "verifies": "#8FA3B5",
     "hand-over": "#F0E442",
 }
+LANE = "datum.label == 'ar · target' ? 'ar' : replace(datum.label, /.* · target/, 'target')"
+"""Of a policy's two lanes, only the upper one has its name."""
+
 NARROWEST = 35
 FORWARDS = 10
 """The chart spans the time of so many target forwards."""
@@ -34,11 +37,10 @@ def shown(study: Study) -> pl.DataFrame:
     for name, played in study.played.items():
         timeline = played.timelines[0]
         began = timeline[0].stop
-        label = f"{name}, gamma {played.policy.gamma}" if played.policy.gamma else name
         for box in boxes(timeline):
             start, stop = box.start - began, min(box.stop - began, span)
             if 0 <= start < span and box.fate != "prefill":
-                rows.append((label, box.lane, start / 1e6, stop / 1e6, box.round, box.position, box.tokens, box.fate))
+                rows.append((name, box.lane, start / 1e6, stop / 1e6, box.round, box.position, box.tokens, box.fate))
     columns = ("policy", "lane", "start", "stop", "round", "position", "tokens", "fate")
     return pl.DataFrame(rows, columns, orient="row")
 
@@ -66,7 +68,7 @@ def _figure(study: Study, number: int) -> Figure:
     order = [f"{policy} · {lane}" for policy in policies for lane in ("draft", "target")]
     order = [row for row in order if row in set(rows["row"])]
     fates = [fate for fate in FATES if fate in set(rows["fate"])]
-    y = alt.Y("row:N", sort=order, title=None, axis=alt.Axis(grid=False, labelLimit=220))
+    y = alt.Y("row:N", sort=order, title=None, axis=alt.Axis(grid=False, labelExpr=LANE))
     x = alt.X("start:Q", title="ms after prefill", scale=alt.Scale(nice=False), axis=alt.Axis(grid=False))
     tooltip = ["row", "fate", "round", "position", "tokens", alt.Tooltip("start:Q", format=".4g", title="start, ms")]
     bars = (
@@ -91,11 +93,12 @@ def _figure(study: Study, number: int) -> Figure:
         .encode(x=alt.X("middle:Q"), y=y, text=alt.Text("tokens:Q", format="+d"))
     )
     chart = alt.layer(bars, labels).properties(width=860, height=26 * len(order), title="The first rounds")
+    gammas = ", ".join(f"{name} {study.played[name].policy.gamma}" for name in study.drafting)
     span = ms(1e6 * float(table.select(pl.col("stop").max()).item()))
     return Figure(
         f"gantt_{number}",
         chart,
-        f"The first request, its first {span} of decoding, each policy at its best gamma. Rejected: "
+        f"The first request, its first {span} of decoding, each policy at its best gamma ({gammas}). Rejected: "
         "checked by the target and refused. Wasted: dropped behind a rejected one, unseen. Pending: not yet checked "
         "when the request ended.",
         [(fate, FATES[fate]) for fate in fates],

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from pearl_sim.metrics import Interval
-from pearl_sim.report.section import Section, Table, Text, number
+from pearl_sim.report.section import Section, Table, Text
 from pearl_sim.report.study import Study
 from pearl_sim.run import Run
 
@@ -60,7 +60,7 @@ def line(run: Run) -> tuple[str, ...]:
     else:
         won = ", ".join(f"{name} at {count:,}" for name, count in wins.iter_rows())
     low, high = float(best.select(pl.col("speedup").min()).item()), float(best.select(pl.col("speedup").max()).item())
-    speedups = number(high) if low == high else f"{number(low)} to {number(high)}"
+    speedups = f"{high:.2f}" if low == high else f"{low:.2f} to {high:.2f}"
     return run.record.title, f"{len(best):,}", won, speedups
 
 

@@ -33,6 +33,7 @@
       vegaEmbed(holder, sized(spec, width, inner), { actions: false, renderer: "svg", config: read("report-config") });
     const across = spec.facet ? columns(spec, width) : 1;
     let inner = Math.floor(width / across) - 40;
+    views[figure.id]?.finalize();
     let drawn = await embed(inner);
     if (spec.facet || spec.vconcat) {
       // Axes take a width that only drawing tells.
@@ -44,14 +45,14 @@
       }
     }
     views[figure.id] = drawn.view;
-    figure.dataset.width = width;
   }
+
+  const form = document.getElementById("explorer-form");
+  const explore = explorer.start(form, document.getElementById("explorer-table"), () => views.explorer);
 
   async function drawAll() {
     for (const figure of document.querySelectorAll("figure")) await draw(figure);
-    const form = document.getElementById("explorer-form");
-    explorer.start(form, document.getElementById("explorer-table"), views["explorer"]);
-    document.documentElement.dataset.ready = "yes";
+    explore();
   }
 
   let waiting;
@@ -60,7 +61,7 @@
     if (innerWidth === last) return;
     last = innerWidth;
     clearTimeout(waiting);
-    waiting = setTimeout(drawAll, 200);
+    waiting = setTimeout(() => (report.drawn = report.drawn.then(drawAll)), 200);
   });
   window.report = { views, drawn: drawAll() };
 })();

@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
@@ -37,14 +37,16 @@ CONFIG: dict[str, Any] = {
     "font": "system-ui, 'Segoe UI', 'Liberation Sans', Arial, sans-serif",
     "background": None,
     "view": {"stroke": None},
-    "axis": {"gridColor": "#e6e6e6", "labelFontSize": 11, "titleFontSize": 12, "titleFontWeight": "normal"},
-    "header": {"labelFontSize": 12},
+    "axis": {"gridColor": "#e6e6e6", "labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"},
+    "header": {"labelFontSize": 13},
 }
 NO_LEGEND = {"legend": {"disable": True}}
 """In the page legends are HTML: they wrap where a chart's own would take its width."""
 
 NUMERIC = re.compile(r"[-\d.,]+( (to [\d.,]+|us|ms|s|ns))?$")
 """Cells of a column that is set right, for its digits to stand below each other."""
+
+SHORT = 22
 
 WIDE = 480
 """Charts wider than this by themselves get the page's whole width; others stand two abreast."""
@@ -72,55 +74,54 @@ def sections(runs: Sequence[Run]) -> list[Section]:
     return [section for section in possible if section]
 
 
-def write(runs: Sequence[Run], out: Path, on_chart: Callable[[], object] = lambda: None) -> tuple[Path, Path]:
-    """Write the report to `out` and its charts to a directory beside it, and return both paths.
+def write(runs: Sequence[Run], out: Path) -> Path:
+    """Write the report to `out`, and its charts to a directory beside it, whose path is returned.
 
-    `on_chart` is called after each chart is drawn.  An earlier report is replaced; InputError if the directory of
-    charts holds anything else.  Nothing is left half-written.
+    An earlier report is replaced; InputError if the directory of charts holds anything else.  Nothing is left
+    half-written.
     """
     charts = out.with_name(f"{out.stem}_charts")
     _refuse_foreign(out, charts)
     parts = sections(runs)
-    specs = _specs(parts)
+    drawn = specs(parts)
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{out.stem}-", dir=out.parent))
     try:
         (part / "charts").mkdir()
-        for name, spec in specs.items():
+        for name, spec in drawn.items():
             svg = vl_convert.vegalite_to_svg(json.dumps(spec | {"config": CONFIG | {"background": "white"}}))
             (part / "charts" / f"{name}.svg").write_text(svg, encoding="utf-8")
             (part / "charts" / f"{name}.png").write_bytes(vl_convert.svg_to_png(svg, ppi=144))
-            on_chart()
-        (part / "report.html").write_text(_html(parts, specs, charts.name), encoding="utf-8")
+        (part / "report.html").write_text(html(parts, drawn, charts.name), encoding="utf-8")
         if charts.exists():
             shutil.rmtree(charts)
         (part / "charts").replace(charts)
         (part / "report.html").replace(out)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    return out, charts
+    return charts
 
 
-def _specs(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
+def specs(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
     """Return the Vega-Lite specification of every figure by its name, in order."""
     return {item.name: item.chart.to_dict() for part in parts for item in part.body if isinstance(item, Figure)}
 
 
-def _html(parts: Sequence[Section], specs: dict[str, dict[str, Any]], charts: str) -> str:
+def html(parts: Sequence[Section], drawn: dict[str, dict[str, Any]], charts: str) -> str:
     """Return the page; `charts` is the directory that its links to PNG and SVG point to."""
     # Charts that show the same table share it; titles and legends of the page are HTML.
-    data = {name: rows for spec in specs.values() for name, rows in spec.get("datasets", {}).items()}
-    drawn = {
+    data = {name: rows for spec in drawn.values() for name, rows in spec.get("datasets", {}).items()}
+    shown = {
         figure: {key: value for key, value in spec.items() if key not in {"datasets", "title", "config", "$schema"}}
         | {"uses": list(spec.get("datasets", {}))}
-        for figure, spec in specs.items()
+        for figure, spec in drawn.items()
     }
     scripts = "".join(
         f'<script type="application/json" id="report-{name}">{_json(content)}</script>\n'
-        for name, content in (("data", data), ("specs", drawn), ("config", CONFIG | NO_LEGEND))
+        for name, content in (("data", data), ("specs", shown), ("config", CONFIG | NO_LEGEND))
     )
-    contents = "".join(f'<li><a href="#{part.id}">{escape(part.title)}</a></li>' for part in parts)
-    body = "\n".join(_section(part, specs, charts) for part in parts)
+    contents = "".join(f'<li><a href="#{part.id}">{part.id.replace("-", " ")}</a></li>' for part in parts)
+    body = "\n".join(_section(part, drawn, charts) for part in parts)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -172,10 +173,17 @@ def _item(item: Table | Text | Markup) -> str:
         return item.html
     if isinstance(item, Text):
         return f"<h{item.level}>{escape(item.words)}</h{item.level}>" if item.level else _paragraph(item.words)
-    kinds = ["digits" if all(map(NUMERIC.match, column)) else "words" for column in zip(*item.rows, strict=True)]
+    kinds = [_kind(column) for column in zip(*item.rows, strict=True)]
     heads = _cells('th scope="col"', kinds, item.headings)
     rows = "".join(f"<tr>{_cells('td', kinds, row)}</tr>" for row in item.rows)
     return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _kind(column: Sequence[str]) -> str:
+    """Return how a column is set: digits to the right, short words on one line, other words as they fit."""
+    if all(map(NUMERIC.match, column)):
+        return "digits"
+    return "short" if max(map(len, column)) <= SHORT else "words"
 
 
 def _cells(element: str, kinds: Sequence[str], texts: Sequence[str]) -> str:

@@ -70,8 +70,8 @@ def ms(nanoseconds: float) -> str:
 
 
 def told(place: dict[str, Any]) -> str:
-    """Return a place of a run in words."""
+    """Return a place of a run in words, each key by its last part."""
     return ", ".join(
-        f"{column.removesuffix('_ms')} = {number(value)}{' ms' if column.endswith('_ms') else ''}"
+        f"{column.rpartition('.')[2].removesuffix('_ms')} = {number(value)}{' ms' if column.endswith('_ms') else ''}"
         for column, value in place.items()
     )

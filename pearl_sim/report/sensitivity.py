@@ -248,14 +248,9 @@ def _strips(at: Fit, gamma: int, found: Sequence[Band], policies: list[str]) -> 
                 tooltip=["policy:N", alt.Tooltip("range:N", title=name)],
             )
         )
-        now = alt.Chart(pl.DataFrame({"now": [value / unit]})).encode(x="now:Q")
-        strips.append(
-            alt.layer(
-                bars,
-                now.mark_tick(color="white", thickness=6, size=24, opacity=1),
-                now.mark_tick(color="black", thickness=2.5, size=24, opacity=1),
-            ).properties(width=860, height=24)
-        )
+        now = alt.Chart(pl.DataFrame({"now": [value / unit]}), name=f"ink_{name}").encode(x="now:Q")
+        tick = now.mark_tick(color="black", thickness=3.5, size=26, opacity=1)
+        strips.append(alt.layer(bars, tick).properties(width=860, height=26))
     title = "Fastest policy along each input"
     chart: alt.VConcatChart = alt.vconcat(*strips, spacing=6).resolve_scale(x="independent").properties(title=title)
     return chart

@@ -136,7 +136,7 @@ def _wasted(study: Study, labels: dict[str, str]) -> alt.Chart:
         alt.Chart(pl.DataFrame(rows))
         .mark_bar(height=22)
         .encode(
-            x=alt.X("count:Q", title="drafted tokens for each output token"),
+            x=alt.X("count:Q", title="drafts for each output token"),
             y=alt.Y("label:N", sort=list(labels.values()), title=None),
             color=colour(study.drafting),
             opacity=alt.Opacity("drafts:O", scale=pale, title="drafts"),

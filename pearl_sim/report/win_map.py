@@ -68,12 +68,15 @@ def cells() -> pl.DataFrame:
 
 
 def break_even(one: str, other: str) -> pl.DataFrame:
-    """Return where `one` begins to be faster than `other`, each at its best gamma.
+    """Return where `one` begins to be faster than `other`, each at its best gamma, unless AR is faster than both.
 
     Segments from (alpha, ratio) to (alpha_to, ratio_to), by marching squares over the middles of the map's cells.
     """
     first, second = exact.NAMES.index(one), exact.NAMES.index(other)
     leads = [np.log(speed[first] / speed[second]) - EQUAL for speed, _ in _best().values()]
+    idle = np.stack(
+        [np.maximum(speed[first], speed[second]) <= speed[0] * (1 + EQUAL) for speed, _ in _best().values()]
+    )
     lead, ratios = np.stack(leads), np.log(RATIOS)
     rows = []
     for i in range(len(ALPHAS) - 1):
@@ -86,6 +89,8 @@ def break_even(one: str, other: str) -> pl.DataFrame:
                     share = low / (low - high)
                     alpha = ALPHAS[here[0]] + share * (ALPHAS[there[0]] - ALPHAS[here[0]])
                     ends.append((alpha, float(np.exp(ratios[here[1]] + share * (ratios[there[1]] - ratios[here[1]])))))
+            if other != "ar" and all(idle[corner] for corner in corners):
+                continue
             rows += [(*ends[k], *ends[k + 1]) for k in range(0, len(ends), 2)]
     return pl.DataFrame(rows, dict.fromkeys(("alpha", "ratio", "alpha_to", "ratio_to"), pl.Float64), orient="row")
 
