@@ -66,8 +66,9 @@ def draw(rows: pl.DataFrame, heading: str) -> Chart:
         shown = shown.join(shown.select(keys[1:]).unique(maintain_order=True)[:MOST_PANELS], on=keys[1:])
         legend.append(f"{MOST_PANELS} of {panels} panels shown")
     values = shown[keys[0]].n_unique() if keys else 1
-    top = pl.col("simulated").max().over("policy", *keys[1:])
-    shown = shown.with_columns(best=(pl.col("simulated") == top) & (pl.col("gamma") > 0))
+    # The first of equals.
+    best = pl.int_range(pl.len()) == pl.col("simulated").arg_max()
+    shown = shown.with_columns(best=best.over("policy", *keys[1:]) & (pl.col("gamma") > 0))
     if values > MOST_VALUES:
         shown = _thinned(shown, keys[0])
         legend.append(f"{shown[keys[0]].n_unique()} of {values} values shown")
