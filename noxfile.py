@@ -3,6 +3,7 @@
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import nox
@@ -22,19 +23,11 @@ def simulate(session: nox.Session) -> None:
     shipped = [str(file) for file in sorted(Path("scenarios").glob("*.toml"))]
     named = [argument for argument in session.posargs if argument.endswith(".toml")]
     session.run("pearl-sim", "simulate", *([] if named else shipped), *session.posargs)
-    out = Path(_option(session.posargs, "--out", "results"))
+    options = ArgumentParser(allow_abbrev=False)
+    options.add_argument("--out", type=Path, default=Path("results"))
+    out = options.parse_known_args(session.posargs)[0].out
     runs = [str(out / Path(file).stem) for file in named or shipped]
     session.run("pearl-sim", "report", *runs, "--out", str(out / "report.html"))
-
-
-def _option(arguments: list[str], name: str, otherwise: str) -> str:
-    """Return the value of `--name value` or `--name=value` among the arguments."""
-    for argument, following in zip(arguments, [*arguments[1:], otherwise], strict=True):
-        if argument == name:
-            return following
-        if argument.startswith(f"{name}="):
-            return argument.removeprefix(f"{name}=")
-    return otherwise
 
 
 @nox.session

@@ -84,6 +84,7 @@ def test_the_same_seed_gives_the_same_results_and_another_does_not(tmp_path):
             ["theory", "--alpha", ".5", "--gamma", "4", "--t-draft", "1", "--t-target", "9ms"],
             "t_draft = '1': not a duration",
         ),
+        (["report", "gone"], "gone: holds no results; make some with `pearl-sim simulate`"),
         (["import", "tea-leaves", "x", "--proposer", "p", "--out", "t"], "kind = 'tea-leaves': must be"),
         (["import", "specdecode-bench", "gone.jsonl", "--proposer", "p", "--out", "t"], "gone.jsonl: no such file"),
     ],

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 
 import browser
@@ -48,8 +50,14 @@ def runs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(runs, tmp_path_factory):
+    """Return the page as the command line makes it."""
     out = tmp_path_factory.mktemp("report") / "report.html"
-    page.write(runs, out)
+    command = [sys.executable, "-c", "from pearl_sim.cli import main; main()", "report", *(r.directory for r in runs)]
+    done = subprocess.run([*command, "--out", out], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    told = rf"wrote {out} \(\d\.\d MB\); each chart as PNG and SVG in {out.parent}/report_charts\n"
+    assert re.fullmatch(told, done.stderr)
     return out
 
 

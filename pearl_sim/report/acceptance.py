@@ -134,21 +134,23 @@ def _figures(study: Study, number: int) -> list[Figure]:
             "Of the drafts checked at each depth, every earlier one of the chain accepted, the share "
             f"accepted, with its binomial 95 % interval; depths checked fewer than {LEAST_CHECKED} times are left out."
         )
-        figures.append(Figure(f"depth_{number}", by_depth_chart, words, [(name, COLOURS[name]) for name in policies]))
+        figures.append(
+            Figure(f"depth_{number}", by_depth_chart, words, [(name, COLOURS[name]) for name in policies], study.title)
+        )
     if len(lengths):
         words = (
             f"Bars: share of chains accepted for exactly so many tokens ({LONGEST_SHOWN}: or more). "
             "Dots: the geometric law of equal mean, which i.i.d. acceptance would give."
         )
         legend = [("observed", RECORDED), ("geometric law", GEOMETRIC)]
-        figures.append(Figure(f"run_lengths_{number}", lengths_chart, words, legend))
+        figures.append(Figure(f"run_lengths_{number}", lengths_chart, words, legend, study.title))
     if len(kinds):
         left_out = f" The {MOST_CATEGORIES} largest of {len(kinds)}." if len(kinds) > MOST_CATEGORIES else ""
         words = (
             f"Share of checked drafts accepted, by category of prompt, with its 95 % interval over requests.{left_out}"
         )
         chart = _categories(kinds[:MOST_CATEGORIES])
-        figures.append(Figure(f"categories_{number}", chart, words, []))
+        figures.append(Figure(f"categories_{number}", chart, words, [], study.title))
     return figures
 
 

@@ -44,7 +44,7 @@ def section(studies: Sequence[Study]) -> Section:
     body: list[Figure | Table | Text] = []
     for number, study in enumerate(studies, start=1):
         table = price(study)
-        body += [*study.heading(len(studies)), _figure(table, number), _table(table)]
+        body += [*study.heading(len(studies)), _figure(study, table, number), _table(table)]
     return Section(
         "devices",
         "What it costs in devices",
@@ -56,7 +56,7 @@ def section(studies: Sequence[Study]) -> Section:
     )
 
 
-def _figure(table: pl.DataFrame, number: int) -> Figure:
+def _figure(study: Study, table: pl.DataFrame, number: int) -> Figure:
     names = table["policy"].to_list()
     kinds = {"speedup": "speed-up", "speedup_per_device": "speed-up per device"}
     long = table.unpivot(list(kinds), index=["policy", "gamma", "devices"], variable_name="kind", value_name="value")
@@ -79,7 +79,7 @@ def _figure(table: pl.DataFrame, number: int) -> Figure:
         .properties(title="Speed-up, and speed-up for each device")
     )
     words = "The dotted line is autoregressive decoding on one target."
-    return Figure(f"devices_{number}", chart, words, [(name, COLOURS[name]) for name in names])
+    return Figure(f"devices_{number}", chart, words, [(name, COLOURS[name]) for name in names], study.title)
 
 
 def _table(table: pl.DataFrame) -> Table:

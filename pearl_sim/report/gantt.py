@@ -102,5 +102,6 @@ def _figure(study: Study, number: int) -> Figure:
         "checked by the target and refused. Wasted: dropped behind a rejected one, unseen. Pending: not yet checked "
         "when the request ended.",
         [(fate, FATES[fate]) for fate in fates],
+        about=study.title,
         least_width=760,
     )

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -48,6 +49,9 @@ NUMERIC = re.compile(r"[-\d.,]+( (to [\d.,]+|us|ms|s|ns))?$")
 
 SHORT = 22
 
+WRAP, WRAP_WIDE = 90, 140
+"""Characters of a caption on a line, in a chart's own file."""
+
 WIDE = 480
 """Charts wider than this by themselves get the page's whole width; others stand two abreast."""
 
@@ -88,10 +92,10 @@ def write(runs: Sequence[Run], out: Path) -> Path:
     part = Path(tempfile.mkdtemp(prefix=f".{out.stem}-", dir=out.parent))
     try:
         (part / "charts").mkdir()
-        for name, spec in drawn.items():
-            svg = vl_convert.vegalite_to_svg(json.dumps(spec | {"config": CONFIG | {"background": "white"}}))
-            (part / "charts" / f"{name}.svg").write_text(svg, encoding="utf-8")
-            (part / "charts" / f"{name}.png").write_bytes(vl_convert.svg_to_png(svg, ppi=144))
+        for figure in figures(parts):
+            svg = vl_convert.vegalite_to_svg(json.dumps(_alone(figure, drawn[figure.name])))
+            (part / "charts" / f"{figure.name}.svg").write_text(svg, encoding="utf-8")
+            (part / "charts" / f"{figure.name}.png").write_bytes(vl_convert.svg_to_png(svg, ppi=144))
         (part / "report.html").write_text(html(parts, drawn, charts.name), encoding="utf-8")
         if charts.exists():
             shutil.rmtree(charts)
@@ -102,9 +106,36 @@ def write(runs: Sequence[Run], out: Path) -> Path:
     return charts
 
 
+def figures(parts: Sequence[Section]) -> list[Figure]:
+    """Return the figures of these sections, in order."""
+    return [item for part in parts for item in part.body if isinstance(item, Figure)]
+
+
 def specs(parts: Sequence[Section]) -> dict[str, dict[str, Any]]:
     """Return the Vega-Lite specification of every figure by its name, in order."""
-    return {item.name: item.chart.to_dict() for part in parts for item in part.body if isinstance(item, Figure)}
+    return {figure.name: figure.chart.to_dict() for figure in figures(parts)}
+
+
+def _alone(figure: Figure, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the specification of a figure that stands by itself: on white, with its caption under its title."""
+    words = f"{figure.about}. {figure.caption}" if figure.about else figure.caption
+    title = {
+        "text": _heading(spec),
+        "subtitle": textwrap.wrap(words, WRAP_WIDE if _is_wide(spec) else WRAP),
+        "subtitleColor": "#57606a",
+        "anchor": "start",
+        "offset": 12,
+    }
+    return spec | {"title": title, "config": CONFIG | {"background": "white"}}
+
+
+def _heading(spec: dict[str, Any]) -> str:
+    title = spec["title"]
+    return str(title["text"] if isinstance(title, dict) else title)
+
+
+def _is_wide(spec: dict[str, Any]) -> bool:
+    return "columns" in spec or "vconcat" in spec or spec.get("width", 0) > WIDE
 
 
 def html(parts: Sequence[Section], drawn: dict[str, dict[str, Any]], charts: str) -> str:
@@ -198,13 +229,13 @@ def _paragraph(words: str) -> str:
 
 
 def _figure(figure: Figure, spec: dict[str, Any], charts: str) -> str:
-    heading = spec["title"]["text"] if isinstance(spec["title"], dict) else spec["title"]
+    heading = _heading(spec)
     entries = "".join(
         f'<li><span style="background:{colour}"></span>{escape(label)}</li>' for label, colour in figure.legend
     )
     legend = f'<ul class="legend">{entries}</ul>' if entries else ""
     files = " ".join(f'<a href="{charts}/{figure.name}.{kind}" download>{kind.upper()}</a>' for kind in ("png", "svg"))
-    wide = " wide" if "columns" in spec or "vconcat" in spec or spec.get("width", 0) > WIDE else ""
+    wide = " wide" if _is_wide(spec) else ""
     return (
         f'<figure id="{figure.name}" class="chart-figure{wide}" data-least-width="{figure.least_width}">'
         f"<h3>{escape(heading)}</h3>{legend}"

@@ -12,6 +12,7 @@ Legend: TypeAlias = list[tuple[str, str]]
 class Figure(NamedTuple):
     """A chart with its file name (without suffix), what it shows, and its legend.
 
+    about:       what it is about, where the page's headings say so and a file by itself would not.
     least_width: pixels; on a narrower screen the figure scrolls.
     """
 
@@ -19,6 +20,7 @@ class Figure(NamedTuple):
     chart: alt.TopLevelMixin
     caption: str
     legend: Legend
+    about: str = ""
     least_width: int = 0
 
 

@@ -162,7 +162,11 @@ def section(studies: Sequence[Study]) -> Section | None:
             for name, value, below, winner, above in margins(at, gamma, found)
         ]
         body += study.heading(len(studies))
-        body.append(Figure(f"sensitivity_{count}", strips, caption, [(name, COLOURS[name]) for name in policies]))
+        body.append(
+            Figure(
+                f"sensitivity_{count}", strips, caption, [(name, COLOURS[name]) for name in policies], about=study.title
+            )
+        )
         body.append(Table(("input", "now", "wins now", "another wins", "another wins"), rows))
     lead = (
         "Where the line stands near a change of colour, measure that input again before you decide. One input moves at "

@@ -84,6 +84,7 @@ def _figures(study: Study, number: int) -> list[Figure]:
             "Draft exposed: only the draft runs. Draft hidden: both run. Score exposed: only the target runs. Sync: "
             f"hand-over.{cut}",
             list(PARTS.items()),
+            study.title,
         )
     ]
     if study.drafting:
@@ -94,6 +95,7 @@ def _figures(study: Study, number: int) -> list[Figure]:
                 "Full colour: drafts that became output; pale: drafted in vain, rejected or behind a rejected "
                 f"one.{cut}",
                 [(name, COLOURS[name]) for name in study.drafting],
+                study.title,
             )
         )
     return figures

@@ -147,7 +147,7 @@ def section(marks: Sequence[Mark]) -> Section:
 
 
 def _map(table: pl.DataFrame, fill: alt.Color, contours: Sequence[tuple[str, str]], marks: Sequence[Mark]) -> Chart:
-    x = alt.X("alpha_from:Q", title="acceptance alpha", scale=alt.Scale(domain=[0, 1], nice=False))
+    x = alt.X("alpha_from:Q", title="acceptance alpha", scale=alt.Scale(domain=[0.01, 0.99], nice=False))
     y = alt.Y(
         "ratio_from:Q",
         title="t_target / t_draft",
