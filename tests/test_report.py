@@ -257,3 +257,11 @@ def test_every_section_can_be_made_of_odd_runs(edge, tmp_path):
     parts = page.sections([read])
     assert [part.id for part in parts][:2] == ["answer", "win-map"]
     assert page.specs(parts)
+
+
+def test_the_present_winner_stands_until_it_is_clearly_beaten():
+    times = {("ar", 0): np.array([1.0, 1.0, 1.0]), ("sd", 2): np.array([1.0005, 1.1, 0.9]), ("sd", 4): np.ones(3) * 2}
+    assert sensitivity.fastest(times, "sd") == ["sd", "ar", "sd"]
+    assert sensitivity.fastest(times, "ar") == ["ar", "ar", "sd"]
+    bands = sensitivity.merged("alpha", np.array([0.0, 0.5, 1.0]), ["ar", "sd", "sd"])
+    assert bands == [sensitivity.Band("alpha", 0.0, 0.25, "ar"), sensitivity.Band("alpha", 0.25, 1.0, "sd")]

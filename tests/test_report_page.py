@@ -128,6 +128,8 @@ def test_nothing_foreign_is_replaced_and_nothing_half_written(runs, tmp_path, mo
     precious.write_text("years of work")
     with pytest.raises(InputError, match="holds more than"):
         page.write(runs, tmp_path / "report.html")
+    with pytest.raises(InputError, match="is the name of two of the runs"):
+        page.write([*runs, runs[0]], tmp_path / "twice.html")
     with pytest.raises(InputError, match=r"must end in \.html"):
         page.write(runs, tmp_path / "report.pdf")
     with pytest.raises(InputError, match="is a file, not a directory"):

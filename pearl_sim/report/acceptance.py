@@ -144,7 +144,7 @@ def _figures(study: Study, number: int) -> list[Figure]:
         )
         legend = [("observed", RECORDED), ("geometric law", GEOMETRIC)]
         figures.append(Figure(f"run_lengths_{number}", lengths_chart, words, legend, study.title))
-    if len(kinds):
+    if len(kinds) > 1:
         left_out = f" The {MOST_CATEGORIES} largest of {len(kinds)}." if len(kinds) > MOST_CATEGORIES else ""
         words = (
             f"Share of checked drafts accepted, by category of prompt, with its 95 % interval over requests.{left_out}"

@@ -99,8 +99,8 @@ def _figure(study: Study, number: int) -> Figure:
         f"gantt_{number}",
         chart,
         f"The first request, its first {span} of decoding, each policy at its best gamma ({gammas}). Rejected: "
-        "checked by the target and refused. Wasted: dropped behind a rejected one, unseen. Pending: not yet checked "
-        "when the request ended.",
+        "checked by the target and refused. Wasted: dropped behind a rejected one, unseen."
+        + (" Pending: not yet checked when the request ended." if "pending" in fates else ""),
         [(fate, FATES[fate]) for fate in fates],
         about=study.title,
         least_width=760,

@@ -81,11 +81,15 @@ def sections(runs: Sequence[Run]) -> list[Section]:
 def write(runs: Sequence[Run], out: Path) -> Path:
     """Write the report to `out`, and its charts to a directory beside it, whose path is returned.
 
-    An earlier report is replaced; InputError if the directory of charts holds anything else.  Nothing is left
-    half-written.
+    An earlier report is replaced; InputError if the directory of charts holds anything else, or two runs have the
+    same name.  Nothing is left half-written.
     """
     charts = out.with_name(f"{out.stem}_charts")
     _refuse_foreign(out, charts)
+    names = [run.name for run in runs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(name, "is the name of two of the runs; name each run once")
     parts = sections(runs)
     drawn = specs(parts)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -68,7 +68,7 @@ def ms(nanoseconds: float) -> str:
     for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.3g} {unit}"
-    return f"{nanoseconds:.3g} ns"
+    return f"{nanoseconds:.3g} ns" if nanoseconds else "0 ms"
 
 
 def told(place: dict[str, Any]) -> str:

@@ -112,8 +112,8 @@ def section(marks: Sequence[Mark]) -> Section:
         Figure(
             "win_map",
             winners.properties(title="Fastest policy, each at its best gamma", width=760, height=380),
-            "Colour: the fastest policy. White line: PEARL and SD are equally fast. "
-            + ("Circles: where the runs of this report lie." if marks else ""),
+            "Exact theory, i.i.d. acceptance, constant times. White line: PEARL and SD are equally fast."
+            + (" Dot: where the pair studied here lies." if marks else ""),
             [(name, COLOURS[name]) for name in policies],
         )
     ]
