@@ -122,7 +122,7 @@ def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> 
     x = alt.X(
         _field(axis),
         title=_title(axis),
-        axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, labelOverlap="greedy"),
+        axis=alt.Axis(tickMinStep=1 if whole else alt.Undefined, labelOverlap="greedy", labelSeparation=6),
         scale=alt.Scale(type="log" if _geometric(values) else "linear", nice=False, padding=8),
     )
     y = alt.Y("simulated:Q", title=_title(measure), scale=alt.Scale(zero=False), axis=alt.Axis(grid=True))

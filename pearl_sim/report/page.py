@@ -38,7 +38,13 @@ CONFIG: dict[str, Any] = {
     "font": "system-ui, 'Segoe UI', 'Liberation Sans', Arial, sans-serif",
     "background": None,
     "view": {"stroke": None},
-    "axis": {"gridColor": "#e6e6e6", "labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"},
+    "axis": {
+        "gridColor": "#e6e6e6",
+        "labelSeparation": 6,
+        "labelFontSize": 12,
+        "titleFontSize": 13,
+        "titleFontWeight": "normal",
+    },
     "header": {"labelFontSize": 13},
 }
 NO_LEGEND = {"legend": {"disable": True}}
