@@ -1,5 +1,6 @@
 """What the report computes: held to theory, to the timelines it is taken from, and to itself."""
 
+import dataclasses
 import itertools
 from pathlib import Path
 
@@ -137,8 +138,11 @@ def test_the_headline_says_how_sure_it_is(trace_study, gamma_run):
     ]
     close = trace_study.played | {"sd": trace_study.played["sd"]._replace(totals=luck)}
     assert "too close to call" in headline.answer(trace_study._replace(played=close))
+    unsure = trace_study.run.rows.with_columns(unknown_rounds=pl.lit(0.125))
+    assert "Up to 12.5 % of target forwards" in headline.rests_on(dataclasses.replace(trace_study.run, rows=unsure))
+    assert "Up to" not in headline.rests_on(trace_study.run)
     slow = gamma_run.rows.with_columns(pl.col("speedup") * 0.01)
-    line = headline.line(run.Run(gamma_run.directory, gamma_run.record, slow, gamma_run.depths))
+    line = headline.line(dataclasses.replace(gamma_run, rows=slow))
     assert line[1:3] == ("3", "ar at 3")
 
 

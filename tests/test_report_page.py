@@ -1,5 +1,6 @@
 """The report as a reader meets it: one file that opens offline in a real browser, and answers when a slider moves."""
 
+import dataclasses
 import json
 import os
 import re
@@ -106,12 +107,10 @@ def test_the_page_is_one_file_with_every_section_and_chart(report):
         assert re.search(r'<p class="lead">[A-Z][^<]{40,}\.</p>', section), "a sentence says how to read it"
 
 
-def test_what_a_user_wrote_cannot_become_markup(runs, tmp_path):
+def test_what_a_user_wrote_cannot_become_markup(runs):
     title = "</script><b>bold</b>"
     noted = runs[0]
-    hostile = noted.__class__(
-        noted.directory, noted.record.model_copy(update={"title": title}), noted.rows, noted.depths
-    )
+    hostile = dataclasses.replace(noted, record=noted.record.model_copy(update={"title": title}))
     parts = page.sections([hostile])
     text = page.html(parts, page.specs(parts), "charts")
     assert "&lt;/script&gt;&lt;b&gt;bold" in text

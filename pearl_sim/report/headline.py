@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import polars as pl
 
 from pearl_sim.metrics import Interval
-from pearl_sim.report.section import Section, Table, Text
+from pearl_sim.report.section import Section, Table, Text, percent
 from pearl_sim.report.study import Study
 from pearl_sim.run import Run
 
@@ -69,9 +69,15 @@ def rests_on(run: Run) -> str:
     settings = run.record.settings
     law, model = settings["acceptance"].get("law"), settings["cost"].get("model")
     trace = f"recorded in trace {run.trace.name}" if run.trace else f"drawn from the law {law}"
+    worst = run.rows["unknown_rounds"].max()
+    unknown = (
+        f". Up to {percent(worst)} of target forwards went past what the trace recorded: those speeds are too low"
+        if isinstance(worst, float) and worst > 0
+        else ""
+    )
     return (
         f"Acceptance {trace}, cost model {model}, simulated by {run.record.driver}, "
-        f"pearl_sim {run.record.pearl_sim}, {run.record.created[:10]}"
+        f"pearl_sim {run.record.pearl_sim}, {run.record.created[:10]}{unknown}"
     )
 
 

@@ -98,7 +98,7 @@ def studied(runs: Sequence[Run]) -> list[Study]:
 def study(run: Run, place: Place) -> Study:
     """Return the place played again; InputError if its trace is gone or has changed."""
     rows = run.at(place).filter(pl.col("gamma") > 0)
-    best = rows.sort("speedup", descending=True).unique("policy", keep="first")
+    best = rows.sort("speedup", descending=True, maintain_order=True).unique("policy", keep="first")
     gamma_of = dict(best.select("policy", "gamma").iter_rows())
     gammas = sorted(rows["gamma"].unique().to_list())
     played = {}
@@ -163,7 +163,7 @@ def fit(study: Study) -> Fit | None:
         float(np.mean(drafts)),
         float(np.mean(targets)),
         float(np.mean(hand_overs)),
-        isinstance(law, Iid) and study.cost.model == "constant",
+        isinstance(law, Iid) and study.cost.model == "constant" and study.cost.contention == 1,
     )
 
 

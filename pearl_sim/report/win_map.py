@@ -177,8 +177,9 @@ def _map(table: pl.DataFrame, fill: alt.Color, contours: Sequence[tuple[str, str
             [
                 {
                     "label": mark.label,
-                    "alpha": mark.fit.alpha,
-                    "ratio": min(max(mark.fit.t_target / mark.fit.t_draft, RATIOS[0]), RATIOS[-1]),
+                    # A pair beyond the map is marked at its edge.
+                    "alpha": float(np.clip(mark.fit.alpha, ALPHAS[0], ALPHAS[-1])),
+                    "ratio": float(np.clip(mark.fit.t_target / mark.fit.t_draft, RATIOS[0], RATIOS[-1])),
                 }
                 for mark in marks
             ]
