@@ -3,10 +3,8 @@
 A draft token's fate is known only later: it is followed to the round in which it was checked, or dropped unseen.
 """
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeAlias
 
-from pearl_sim.rules import candidates
 from pearl_sim.timeline import Timeline
 
 Fate: TypeAlias = Literal["accepted", "rejected", "wasted", "pending", "verifies", "hand-over", "prefill"]
@@ -60,16 +58,10 @@ def _fates(timeline: Timeline) -> dict[tuple[int, int], Fate]:
     for number, step in enumerate(timeline):
         first = sum(step.frontier)
         unchecked += [(number, first + i) for i in range(step.round.draft)]
-        checked = candidates(step.frontier, step.round)
         fates |= dict.fromkeys(unchecked[: step.accepted], "accepted")
         unchecked = unchecked[step.accepted :]
         if step.accepted < step.round.score:
-            # The target wrote this position itself: whatever was drafted from here on is dropped.
-            fates |= dict(_dropped(unchecked, step.accepted < checked))
+            # The target wrote this position itself: the draft there was refused, those behind it are dropped.
+            fates |= dict.fromkeys(unchecked[:1], "rejected") | dict.fromkeys(unchecked[1:], "wasted")
             unchecked = []
     return fates | dict.fromkeys(unchecked, "pending")
-
-
-def _dropped(tokens: list[tuple[int, int]], rejected: bool) -> Iterator[tuple[tuple[int, int], Fate]]:
-    for i, token in enumerate(tokens):
-        yield token, "rejected" if rejected and i == 0 else "wasted"
