@@ -62,6 +62,7 @@ def _fates(timeline: Timeline) -> dict[tuple[int, int], Fate]:
         unchecked = unchecked[step.accepted :]
         if step.accepted < step.round.score:
             # The target wrote this position itself: the draft there was refused, those behind it are dropped.
-            fates |= dict.fromkeys(unchecked[:1], "rejected") | dict.fromkeys(unchecked[1:], "wasted")
+            fates |= dict.fromkeys(unchecked[:1], "rejected")
+            fates |= dict.fromkeys(unchecked[1:], "wasted")
             unchecked = []
     return fates | dict.fromkeys(unchecked, "pending")
