@@ -3,6 +3,7 @@
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
 
+from argparse import ArgumentParser
 from pathlib import Path
 
 import nox
@@ -17,11 +18,16 @@ BENCH += ("--benchmark-json=results/bench.json", "-W", "default")
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """Sweep the scenarios and write results/: tables and figures.  Needs no GPU and no torch."""
+    """Sweep the scenarios and write results/: tables, figures, report.html.  Needs no GPU and no torch."""
     session.install("-e", ".")
     shipped = [str(file) for file in sorted(Path("scenarios").glob("*.toml"))]
-    named = any(argument.endswith(".toml") for argument in session.posargs)
+    named = [argument for argument in session.posargs if argument.endswith(".toml")]
     session.run("pearl-sim", "simulate", *([] if named else shipped), *session.posargs)
+    options = ArgumentParser(allow_abbrev=False)
+    options.add_argument("--out", type=Path, default=Path("results"))
+    out = options.parse_known_args(session.posargs)[0].out
+    runs = [str(out / Path(file).stem) for file in named or shipped]
+    session.run("pearl-sim", "report", *runs, "--out", str(out / "report.html"))
 
 
 @nox.session

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pearl_sim import __version__, cli_advice, cli_measure, cli_models, cli_traces, cli_validate
+from pearl_sim import __version__, cli_advice, cli_measure, cli_models, cli_report, cli_traces, cli_validate
 from pearl_sim.errors import InputError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ app.command()(cli_advice.timeline)
 app.command()(cli_validate.validate)
 app.command("import")(cli_traces.import_)
 app.command()(cli_traces.acceptance)
+app.command()(cli_report.report)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

@@ -10,13 +10,13 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from pearl_sim import figure, partitions
+from pearl_sim import figure, partitions, run
 from pearl_sim.errors import InputError
 from pearl_sim.evaluate import MEASURES
 from pearl_sim.scenario import Scenario
 from pearl_sim.sweep import Results
 
-FILES = {"results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html"}
+FILES = {"run.json", "results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html"}
 KEY, DRIVER = "pearl_sim.key", "pearl_sim.driver"
 MOST_ROWS = 50
 ONLY_BESIDE_NOTE = {"tokens\n/t_draft", "long-run\nexact", "note's\nestimate"}
@@ -24,7 +24,7 @@ NOT_BESIDE_NOTE = {"tokens\n/s", "per\nforward", "wasted\n%"}
 
 
 def write(results: Results, out: Path) -> Path:
-    """Write out/SCENARIO with results.parquet, acceptance_by_depth.parquet, figure.png and figure.html.
+    """Write out/SCENARIO with run.json, results.parquet, acceptance_by_depth.parquet, figure.png and figure.html.
 
     Returns the directory.  An earlier result is replaced as a whole; anything else there is an InputError.
     """
@@ -33,6 +33,7 @@ def write(results: Results, out: Path) -> Path:
     out.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=out))
     try:
+        run.describe(results, directory).write(part)
         results.rows.write_parquet(part / "results.parquet", metadata={KEY: results.key, DRIVER: results.driver})
         results.depths.write_parquet(part / "acceptance_by_depth.parquet")
         figure.save(results, part)

@@ -21,6 +21,7 @@ import pearl_sim
 from pearl_sim.errors import InputError
 from pearl_sim.evaluate import Evaluated, evaluate
 from pearl_sim.scenario import Scenario
+from pearl_sim.trace import sha256
 
 MOST = 200
 """Partitions of a sweep, however many points it has."""
@@ -69,7 +70,7 @@ def key_of(scenario: Scenario, driver: str | None) -> str:
         list(scenario.axes.items()),
         driver,
         _code(),
-        [(file.name, _hash(file)) for trace in scenario.traces for file in sorted(trace.iterdir()) if file.is_file()],
+        [sha256(trace) for trace in scenario.traces],
     ]
     key = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()
     _known_keys.add(key)

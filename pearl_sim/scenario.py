@@ -170,7 +170,8 @@ def censored_of(source: Source) -> list[Censored] | None:
 class Scenario:
     """A validated scenario: what is set, and over which values the swept keys go.
 
-    settings: the file's tables with its overrides.
+    settings: the file's tables with its overrides, its title aside; traces as seen from the working directory.
+    sweep:    what is swept, as it was written.
     axes:     swept key -> values; the points are their product, the last axis fastest.
     prices:   those axes that only change a constant cost, so that points along them are priced together.
     """
@@ -179,6 +180,7 @@ class Scenario:
     title: str
     file: Path
     settings: dict[str, Any]
+    sweep: dict[str, Any]
     axes: dict[str, list[Value]]
     prices: frozenset[str]
 
@@ -196,7 +198,7 @@ class Scenario:
     def point(self, number: int) -> Point:
         """Return a design point."""
         places = self.places(np.array([number]))
-        return _point(self.file, self.settings, {key: self.axes[key][int(at[0])] for key, at in places.items()})
+        return point_at(self.file, self.settings, {key: self.axes[key][int(at[0])] for key, at in places.items()})
 
     @property
     def traces(self) -> list[Path]:
@@ -232,7 +234,7 @@ class Scenario:
         """Return all points in order, each with the swept values that make it; mind how many they are."""
         combinations = itertools.product(*self.axes.values())
         swept = [dict(zip(self.axes, values, strict=True)) for values in combinations]
-        return [(values, _point(self.file, self.settings, values)) for values in swept]
+        return [(values, point_at(self.file, self.settings, values)) for values in swept]
 
 
 def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
@@ -264,6 +266,8 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
             raise InputError(file, f"{key} is both set and swept; keep one")
     prices = frozenset(axes).intersection(PRICES if _get(raw, "cost.model") == "constant" else ())
     _check_memory(file, raw, axes, prices)
+    for _, table in trace_tables(raw):
+        _find_trace(file, table)
     # No key of a constant cost depends on another, so each of its values is looked at once, not in every point.
     first = {key: values[0] for key, values in axes.items()}
     for key in prices:
@@ -271,11 +275,11 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
             try:
                 _constant(raw, axes, {key: value})
             except ValidationError:
-                _point(file, raw, first | {key: value})
+                point_at(file, raw, first | {key: value})
     apart = [values[:1] if key in prices else values for key, values in axes.items()]
     for combination in itertools.product(*apart):
-        _point(file, raw, dict(zip(axes, combination, strict=True)))
-    return Scenario(file.stem, title, file, raw, axes, prices)
+        point_at(file, raw, dict(zip(axes, combination, strict=True)))
+    return Scenario(file.stem, title, file, raw, sweep, axes, prices)
 
 
 def _constant(raw: dict[str, Any], axes: Mapping[str, list[Value]], swept: Mapping[str, Value]) -> ConstantCost:
@@ -304,8 +308,15 @@ def read_cost(file: Path) -> Cost:
     return _OnlyCost.read(file, {"cost": raw["cost"]} if "cost" in raw else {}).cost
 
 
-def _point(file: Path, raw: dict[str, Any], swept: Mapping[str, Value]) -> Point:
-    own = _copied(raw)
+def trace_tables(settings: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the tables of a scenario that name a trace, acceptance before cost, each with its name."""
+    tables = [(name, settings.get(name)) for name in ("acceptance", "cost")]
+    return [(name, table) for name, table in tables if isinstance(table, dict) and "trace" in table]
+
+
+def point_at(file: Path, settings: dict[str, Any], swept: Mapping[str, Value]) -> Point:
+    """Return the design point of these settings at the swept values; InputError names `file` and what is wrong."""
+    own = _copied(settings)
     for key, value in swept.items():
         _put(file, own, key, value)
     for table in ("acceptance", "cost"):

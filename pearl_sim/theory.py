@@ -91,9 +91,14 @@ def tokens_per_cycle(policy: Policy, survival: Survival) -> float:
     return float(survival(np.arange(_end(survival) if cap is None else cap + 1)).sum())
 
 
+def work_per_cycle(policy: Policy, survival: Survival) -> list[tuple[Work, float]]:
+    """Return each kind of round with the mean number of them from one fresh chain to the next."""
+    return [(work, float(survival(reaches).sum())) for work, reaches in visits(policy, _end(survival))]
+
+
 def time_per_cycle(policy: Policy, survival: Survival, round_time: RoundTime) -> float:
     """Return the mean time from one fresh chain to the next, in the unit of `round_time`."""
-    return sum(float(survival(reaches).sum()) * round_time(work) for work, reaches in visits(policy, _end(survival)))
+    return sum(rounds * round_time(work) for work, rounds in work_per_cycle(policy, survival))
 
 
 def rounds_per_cycle(policy: Policy, survival: Survival) -> float:

@@ -8,6 +8,7 @@ A profile has only the first and the last, and the cost model that was fitted to
 docs/traces.md says what each column means.  Everything is checked on load, and an error names file, column and row.
 """
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -125,6 +126,16 @@ class Trace:
         else:
             return None
         return np.split(cut, np.cumsum(self.requests["output_tokens"].to_numpy())[:-1])[:count]
+
+
+def sha256(trace: Path) -> str:
+    """Return a digest of everything in a trace's directory, by which a changed trace is told."""
+    digest = hashlib.sha256()
+    for file in sorted(trace.glob("*")):
+        if file.is_file():
+            digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+            digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def refuse_beyond_record(provenance: Provenance, gamma: int, where: object) -> None:

@@ -27,7 +27,7 @@ def test_simulate_writes_tables_and_figures_and_prints_a_table(tmp_path):
     assert done.returncode == 0, done.stderr
     out = tmp_path / "results" / "reading_note"
     assert {file.name for file in out.iterdir()} == {
-        "results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html",
+        "run.json", "results.parquet", "acceptance_by_depth.parquet", "figure.png", "figure.html",
     }  # fmt: skip
     rows = pl.read_parquet(out / "results.parquet")
     assert rows.columns[:3] == ["policy", "gamma", "acceptance.alpha"]
@@ -85,6 +85,7 @@ def test_the_same_seed_gives_the_same_results_and_another_does_not(tmp_path):
             ["theory", "--alpha", ".5", "--gamma", "4", "--t-draft", "1", "--t-target", "9ms"],
             "t_draft = '1': not a duration",
         ),
+        (["report", "gone"], "gone: holds no results; make some with `pearl-sim simulate`"),
         (["import", "tea-leaves", "x", "--proposer", "p", "--out", "t"], "kind = 'tea-leaves': must be"),
         (["import", "specdecode-bench", "gone.jsonl", "--proposer", "p", "--out", "t"], "gone.jsonl: no such file"),
     ],

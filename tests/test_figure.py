@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from pearl_sim.figure import draw
@@ -15,7 +16,7 @@ SMALL = {"workload.requests": "3", "workload.tokens": "30"}
 def drawn(name, **overrides):
     """Return (results, what is plotted, subtitle)."""
     results = run(read(SCENARIOS / f"{name}.toml", SMALL | overrides))
-    chart = draw(results).to_dict()
+    chart = draw(results.rows, results.scenario.title).to_dict()
     (shown,) = (rows for rows in chart["datasets"].values() if "simulated" in rows[0])
     return results.rows.to_dicts(), shown, chart["title"]["subtitle"]
 
@@ -51,3 +52,24 @@ def test_panels_that_are_left_out_are_told():
 def test_a_scenario_without_a_sweep_is_drawn_as_bars():
     _, shown, _ = drawn("reading_note", **{"acceptance.alpha": "0.9"})
     assert len(shown) == 2
+
+
+def test_a_long_axis_is_thinned_to_what_can_be_seen_and_keeps_each_policys_best():
+    results = run(read(SCENARIOS / "reading_note.toml", SMALL | {"acceptance.alpha": "0.9"}))
+    alphas = [i / 5000 for i in range(5000)]
+    rows = results.rows.join(pl.DataFrame({"acceptance.alpha": alphas}), how="cross")
+    rows = rows.with_columns(tokens_per_t_draft=1 - (pl.col("acceptance.alpha") - 0.3334).abs())
+    chart = draw(rows, "long").to_dict()
+    (shown,) = (rows for rows in chart["datasets"].values() if "simulated" in rows[0])
+    values = {row["acceptance.alpha"] for row in shown}
+    assert {0.0, 0.3334, alphas[-1]} <= values
+    assert f"{len(values)} of 5000 values shown" in chart["title"]["subtitle"]
+    assert len(values) <= 202
+
+
+def test_the_ring_is_at_each_policys_best_gamma():
+    rows, shown, subtitle = drawn("gamma_sweep", **{"acceptance.alpha": "0.8"})
+    assert "ring" in subtitle
+    for name in ("sd", "pearl"):
+        (best,) = (point["gamma"] for point in shown if point["best"] and point["policy"] == name)
+        assert best == max((row for row in rows if row["policy"] == name), key=lambda row: row["speedup"])["gamma"]
