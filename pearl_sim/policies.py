@@ -50,6 +50,8 @@ def label(name: str, gamma: int) -> str:
 
 def of_label(text: str) -> tuple[str, int] | None:
     """Return the (name, gamma) that a trace calls `text`, or None if that is no policy's run."""
+    if text == "ar":
+        return text, 0
     name, _, gamma = text.rpartition("-")
-    found = (name, int(gamma)) if gamma.isdecimal() else (text, 0)
-    return found if found[0] in POLICIES and label(*found) == text else None
+    drafts = name in POLICIES and name != "ar" and gamma.isdecimal() and gamma == str(int(gamma)) and gamma != "0"
+    return (name, int(gamma)) if drafts else None
