@@ -1,4 +1,6 @@
-"""The things to run here, each in an environment of its own: simulate, tests, validate, bench, train_pair, lint, types.
+"""The things to run here, each in an environment of its own.
+
+simulate, tests, validate, fidelity, bench, train_pair, lint, types.
 
 Arguments after `--` go to the command itself: nox -s simulate -- scenarios/gamma_sweep.toml --set policy.gamma=8
 """
@@ -43,6 +45,15 @@ def validate(session: nox.Session) -> None:
     """Predict published hardware measurements and print the errors.  Needs no GPU and no torch."""
     session.install("-e", ".")
     session.run("pearl-sim", "validate", "published", *session.posargs)
+
+
+@nox.session
+def fidelity(session: nox.Session) -> None:
+    """Measure how well simulation tells the time here, in minutes; writes docs/fidelity.md.  Wants a quiet machine."""
+    session.install(TORCH)
+    session.install("-e", ".[models]")
+    where = ["--out", "traces/bundled_fidelity", "--page", "docs/fidelity.md"]
+    session.run("pearl-sim", "fidelity", *where, *session.posargs)
 
 
 @nox.session

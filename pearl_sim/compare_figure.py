@@ -19,7 +19,7 @@ def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
         xOffset=alt.XOffset("cost:N", sort=costs) if len(costs) > 1 else alt.Undefined,
         color=alt.Color("policy:N", scale=colours, legend=None),
     )
-    y = alt.Y("error:Q", title="simulated over real tokens/s, less 1, in %")
+    y = alt.Y("error:Q", title="simulated speed off by, %")
     shape = alt.Shape(
         "cost:N",
         sort=costs,
@@ -34,7 +34,7 @@ def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
             y=y, shape=shape, tooltip=["policy", "gamma", "cost", "error:Q", "error_low:Q", "error_high:Q"]
         ),
     ]
-    panels = alt.layer(*layers).properties(width=alt.Step(14), height=220)
+    panels = alt.layer(*layers).properties(width=alt.Step(34 if len(costs) == 1 else 15), height=220)
     chart: alt.FacetChart = (
         panels.facet(column=alt.Column("policy:N", title=None, sort=policies))
         .resolve_scale(x="independent")

@@ -19,6 +19,7 @@ from pearl_sim import __version__
 from pearl_sim.errors import InputError
 from pearl_sim.report import (
     acceptance,
+    against_runs,
     basis,
     curves,
     devices,
@@ -79,6 +80,7 @@ def sections(runs: Sequence[Run]) -> list[Section]:
         gantt.section(studies),
         explorer.section(known[0][1] if known else None),
         devices.section(studies),
+        against_runs.section(studies),
         basis.section(runs),
     ]
     return [section for section in possible if section]
