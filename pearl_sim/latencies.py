@@ -69,12 +69,16 @@ def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:
 
 
 def timed(steps: pl.DataFrame) -> pl.DataFrame:
-    """Return the steps with their length `ns`, and `rested`: whether their model waited in the round before."""
-    before = pl.col("round").shift(1).over("source", "request", "role", order_by="round")
-    return steps.with_columns(
-        ns=pl.col("stop_ns") - pl.col("start_ns"),
-        rested=(pl.col("round") - before > 1).fill_null(False),
-    )
+    """Return the steps with their length `ns`, and `rested`: whether their model waited in the round before.
+
+    After prefill the draft has waited, since the target takes longer to read the prompt.
+    """
+    before = [
+        pl.col(name).shift(1).over("source", "request", "role", order_by="round") for name in ("round", "context")
+    ]
+    waited = (pl.col("round") - before[0] > 1).fill_null(False)
+    after_prefill = (pl.col("role") == "draft") & (before[1].fill_null(0) == 0)
+    return steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"), rested=waited | after_prefill)
 
 
 def growth(steps: pl.DataFrame, role: str) -> float:

@@ -147,14 +147,14 @@ def test_a_timeline_does_not_depend_on_the_requests_after_it_and_latency_draws_f
     ("name", "rounds"),
     [
         ("ar", [(0, 5), (0, 5)]),
-        ("sd", [(5, 0), (0, 6), (6, 0), (0, 6)]),
-        ("pearl", [(7, 7), (7, 7)]),
-        ("pearl-no-post", [(7, 7), (0, 5), (8, 7), (0, 5), (8, 7)]),
-        ("pearl-no-pre", [(5, 0), (7, 8), (7, 7)]),
+        ("sd", [(6, 0), (0, 6), (6, 0), (0, 6)]),
+        ("pearl", [(8, 7), (7, 7)]),
+        ("pearl-no-post", [(8, 7), (0, 5), (8, 7), (0, 5), (8, 7)]),
+        ("pearl-no-pre", [(6, 0), (7, 8), (7, 7)]),
     ],
 )
 def test_a_model_that_waited_in_the_round_before_takes_its_rested_times(name, rounds):
-    """5 ns alone, 7 beside the other model; after a rest 6 and 8.  Prefill counts as work; every draft is right."""
+    """5 ns alone, 7 beside the other model; after a rest 6 and 8.  Every draft is right."""
     times = Latencies(*(Latency(((0,), *((ns,),) * 3), (0,) * 4, (0,) * 4) for ns in (5, 7, 6, 8)))
     timing = Timing(times, times, HandOver(0, 0, 0), 0, lambda _: (1, 1))
     for driver in (simulate, kernel.simulate):

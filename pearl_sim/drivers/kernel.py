@@ -278,7 +278,7 @@ def _clock(
     for request in range(len(how_many)):
         prompt_tokens, draft_sum, score_sum = prompts[request], prefill[request, 0], prefill[request, 1]
         time_ns = max(draft_sum, score_sum)
-        draft_rested = target_rested = False
+        draft_rested, target_rested = True, False  # the target reads the prompt for longer
         for index in range(first, first + how_many[request]):
             verified, pending = rounds[index, 0], rounds[index, 1]
             drafted, scored = plan(policy, Frontier(verified, pending))

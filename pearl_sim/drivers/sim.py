@@ -89,7 +89,7 @@ def _decode(
     draft, target, hand_over, overlap_ppm, _ = timing
     draft_over_ns, target_over_ns, both_over_ns = hand_over
     frontier, chain, number = Frontier(1, 0), 1, 0
-    draft_rested = target_rested = False
+    draft_rested, target_rested = True, False  # the target reads the prompt for longer
     while frontier.verified < limit:
         start = int(env.now)
         verified, pending = frontier
