@@ -73,11 +73,10 @@ def timed(steps: pl.DataFrame) -> pl.DataFrame:
 
     After prefill the draft has waited, since the target takes longer to read the prompt.
     """
-    before = [
-        pl.col(name).shift(1).over("source", "request", "role", order_by="round") for name in ("round", "context")
-    ]
-    waited = (pl.col("round") - before[0] > 1).fill_null(False)
-    after_prefill = (pl.col("role") == "draft") & (before[1].fill_null(0) == 0)
+    run = ["source", "request", "role"]
+    round, context = (pl.col(name).shift(1).over(run, order_by="round") for name in ("round", "context"))
+    waited = (pl.col("round") - round > 1).fill_null(False)
+    after_prefill = (pl.col("role") == "draft") & (context.fill_null(0) == 0)
     return steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"), rested=waited | after_prefill)
 
 

@@ -37,6 +37,9 @@ ALPHA = 0.8
 TRUSTED = 0.03
 """A profile is too noisy if the mean of a kind of step is known no better than this (standard error, relative)."""
 
+FEW = 3
+"""Kinds of step that are seen less often in a pass are not held to this: little depends on them."""
+
 UNSTEADY = 1.25
 """Or if its slowest pass took this many times as long as its fastest."""
 
@@ -141,10 +144,12 @@ def summary(steps: pl.DataFrame) -> pl.DataFrame:
 
 def doubts(steps: pl.DataFrame) -> list[str]:
     """Return why the profile is not to be trusted, a sentence each; nothing if it is."""
-    if steps["request"].n_unique() < 3:
+    passes = steps["request"].n_unique()
+    if passes < 3:
         return ["too few passes to tell how noisy the machine was; make 3 at least"]
     found = []
-    worst = summary(steps).sort("error", descending=True).row(0, named=True)
+    usual = summary(steps).filter(pl.col("count") >= FEW * passes)
+    worst = usual.sort("error", descending=True, nulls_last=True).row(0, named=True)
     if worst["error"] > TRUSTED:
         found.append(
             f"too noisy to trust: the mean of {worst['role']} steps of {worst['tokens']} is known to "

@@ -261,7 +261,7 @@ def test_empirical_costs_are_those_timed_beside_the_other_model_in_parallel_roun
     save(small_trace(tmp_path / "trace", steps=steps))
     cost = EmpiricalCost(trace=tmp_path / "trace")
     timing = cost.timing(speculative(2))
-    assert (timing.draft.alone.base_ns[2][0], timing.draft.beside.base_ns[2][0]) == (20, 25)
+    assert (timing.draft.alone_rested.base_ns[2][0], timing.draft.beside.base_ns[2][0]) == (20, 25)
     assert (timing.target.alone.base_ns[1][0], timing.target.beside.base_ns[1][0]) == (100, 130)
     assert timing.target.alone.base_ns[3][0] == 110
     assert timing.prefill_ns(9) == (5, 60)
