@@ -25,7 +25,7 @@ def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
         sort=costs,
         title="cost",
         scale=alt.Scale(domain=costs, range=["circle", "diamond", "square", "triangle"][: len(costs)]),
-        legend=alt.Legend(orient="bottom", direction="horizontal") if len(costs) > 1 else None,
+        legend=alt.Legend(orient="bottom", direction="horizontal", labelLimit=0) if len(costs) > 1 else None,
     )
     layers = [
         alt.Chart(shown).mark_rule(color="#888888").encode(y=alt.datum(0)),
