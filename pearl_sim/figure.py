@@ -20,6 +20,8 @@ COLOURS = {
     "pearl-no-post": "#009E73",
 }
 MOST_PANELS = 9
+MOST_ALONG = 50
+"""Values shown along an axis; of more, so many spread evenly."""
 
 Chart: TypeAlias = alt.LayerChart | alt.FacetChart
 
@@ -56,9 +58,12 @@ def draw(results: Results) -> Chart:
         "points: simulated, with 95 % interval",
         "lines join exact theory at the same places" if exact else "lines join the points",
     ]
-    panels = shown.select(keys[1:]).unique().height if len(keys) > 1 else 1
-    if panels > MOST_PANELS:
-        legend.append(f"{MOST_PANELS} of {panels} panels shown")
+    for what, most, names in (("values", MOST_ALONG, keys[:1]), ("panels", MOST_PANELS, keys[1:])):
+        kinds = shown.select(names).unique(maintain_order=True) if names else shown.clear()
+        if len(kinds) > most:
+            spread = [round(place * (len(kinds) - 1) / (most - 1)) for place in range(most)]
+            shown = shown.join(kinds[spread], on=names, maintain_order="left")
+            legend.append(f"{most} of {len(kinds)} {what} shown")
     if note:
         legend.append("dashed: the reading note's estimate")
     title = alt.TitleParams(results.scenario.title, subtitle="; ".join(legend), anchor="start", offset=12)
@@ -81,14 +86,12 @@ def _colour(policies: list[str]) -> alt.Color:
 
 def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> Chart:
     axis, *rest = keys
-    kept = shown.select(rest).unique(maintain_order=True)[:MOST_PANELS] if rest else None
+    kept = shown.select(rest).unique(maintain_order=True) if rest else None
     if kept is not None:
         labels = [
             pl.concat_str(pl.lit(f"{_title(key)} = "), pl.col(key).round_sig_figs(4).cast(pl.String)) for key in rest
         ]
-        shown = shown.join(kept, on=rest, maintain_order="left").with_columns(
-            panel=pl.concat_str(labels, separator=", ")
-        )
+        shown = shown.with_columns(panel=pl.concat_str(labels, separator=", "))
     values = shown[axis].unique().sort().to_list()
     policies = shown["policy"].unique(maintain_order=True).to_list()
     whole = all(isinstance(value, int) for value in values)
