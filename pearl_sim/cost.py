@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
@@ -264,7 +263,7 @@ class EmpiricalCost(SharedCost):
 
     @model_validator(mode="after")
     def _has_steps(self) -> Self:
-        steps = self._steps()
+        steps = self._recorded().steps
         if self.contention > 1 and steps["overlapped"].any():
             file = self.trace / "steps.parquet"
             raise InputError("cost.contention", f"{file} has steps timed while the other model ran; leave it at 1")
@@ -272,37 +271,37 @@ class EmpiricalCost(SharedCost):
 
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses; InputError if one is wider than any recorded."""
-        steps = self._steps()
+        recorded = self._recorded()
         alone, beside = (
             (
-                latencies.draft_table(latencies.measured(steps, "draft", overlapped), policy.gamma + 1),
-                self._target_table(steps, policy, overlapped),
+                latencies.draft_table(recorded.draft[overlapped], policy.gamma + 1),
+                self._target_table(recorded, policy, overlapped),
             )
             for overlapped in (False, True)
         )
         return self._timing(
-            policy, *alone, lambda prompt_tokens: latencies.prefill(steps, prompt_tokens, policy.gamma > 0), beside
+            policy, *alone, lambda prompt: latencies.prefill_of(recorded, prompt, policy.gamma > 0), beside
         )
 
-    def _target_table(self, steps: pl.DataFrame, policy: Policy, beside: bool) -> Latency:
-        recorded = latencies.measured(steps, "target", beside)
-        if widest(policy) > max(recorded.base):
+    def _target_table(self, recorded: latencies.Recorded, policy: Policy, beside: bool) -> Latency:
+        measured = recorded.target[beside]
+        if widest(policy) > max(measured.base):
             # A width that was recorded only the other way round is better than none.
-            other = latencies.measured(steps, "target", not beside)
-            recorded = latencies.Measured(other.base | recorded.base, other.slope | recorded.slope)
-        if widest(policy) > max(recorded.base):
+            other = recorded.target[not beside]
+            measured = latencies.Measured(other.base | measured.base, other.slope | measured.slope)
+        if widest(policy) > max(measured.base):
             raise InputError(
                 self.trace / "steps.parquet",
-                f"the widest target step recorded has {max(recorded.base)} positions; gamma {policy.gamma} needs "
+                f"the widest target step recorded has {max(measured.base)} positions; gamma {policy.gamma} needs "
                 f"{widest(policy)}: use a smaller gamma or record wider steps",
             )
-        return latencies.target_table(recorded, widest(policy) + 1)
+        return latencies.target_table(measured, widest(policy) + 1)
 
-    def _steps(self) -> pl.DataFrame:
-        return latencies.steps_of(self.trace, self.batch)
+    def _recorded(self) -> latencies.Recorded:
+        return latencies.recorded(self.trace, self.batch)
 
     def _hand_over(self, policy: Policy) -> HandOver:
-        return latencies.hand_over(self._steps()) if self.sync is None else super()._hand_over(policy)
+        return self._recorded().hand_over if self.sync is None else super()._hand_over(policy)
 
 
 Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost

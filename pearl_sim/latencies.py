@@ -4,6 +4,8 @@ How long a step of each size takes, alone and beside the other model, with its s
 what a round takes beyond its slower step; how long a prompt takes to read.
 """
 
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +28,41 @@ class Measured(NamedTuple):
 
     base: dict[int, Floats]
     slope: dict[int, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """What the steps of one trace and batch size say, worked out once.
+
+    draft, target: beside the other model? -> its steps.
+    """
+
+    steps: pl.DataFrame
+    draft: dict[bool, Measured]
+    target: dict[bool, Measured]
+    hand_over: HandOver
+
+
+def recorded(trace: Path, batch: int | None) -> Recorded:
+    """Return what the steps in `trace` say, worked out anew if its file has changed; InputError as `steps_of`."""
+    load_steps(trace)
+    file = trace / "steps.parquet"
+    return _recorded(trace, batch, file.stat().st_mtime_ns if file.exists() else 0)
+
+
+@lru_cache(maxsize=4096)
+def prefill_of(recorded: Recorded, prompt_tokens: int, with_draft: bool) -> tuple[int, int]:
+    """Return `prefill` of the recorded steps."""
+    return prefill(recorded.steps, prompt_tokens, with_draft)
+
+
+@lru_cache(maxsize=8)
+def _recorded(trace: Path, batch: int | None, _changed: int) -> Recorded:
+    steps = steps_of(trace, batch)
+    draft, target = (
+        {beside: measured(steps, role, beside) for beside in (False, True)} for role in ("draft", "target")
+    )
+    return Recorded(steps, draft, target, hand_over(steps))
 
 
 def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:
