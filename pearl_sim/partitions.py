@@ -7,6 +7,7 @@ it reads, the driver if one was forced, and the sources of this package.
 
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -24,6 +25,9 @@ from pearl_sim.scenario import Scenario
 
 MOST = 200
 """Partitions of a sweep, however many points it has."""
+
+LEAST = 1000
+"""Points of a partition, where so many are priced together: they take little longer than one."""
 
 ROWS, DEPTHS = "{:03}.parquet", "{:03}.depths.parquet"
 
@@ -45,7 +49,7 @@ class Task:
                 self.scenario.name, "a worker has another pearl_sim, numpy or trace; they must be the same"
             )
         try:
-            return evaluate(self.scenario, ranges(len(self.scenario))[number], self.driver)
+            return evaluate(self.scenario, ranges(self.scenario)[number], self.driver)
         except OverflowError as error:
             raise InputError(f"{self.scenario.name}, driver {self.driver}", f"{error}; use sim") from None
 
@@ -55,9 +59,11 @@ def task(scenario: Scenario, driver: str | None) -> Task:
     return Task(scenario, driver, key_of(scenario, driver))
 
 
-def ranges(points: int) -> list[range]:
-    """Return the points of each partition; they depend on nothing but how many points there are."""
-    size = -(-points // MOST)
+def ranges(scenario: Scenario) -> list[range]:
+    """Return the points of each partition; they depend on the axes only."""
+    points = len(scenario)
+    together = math.prod(len(scenario.axes[key]) for key in scenario.prices)
+    size = max(-(-points // MOST), min(together, LEAST))
     return [range(start, min(start + size, points)) for start in range(0, points, size)]
 
 

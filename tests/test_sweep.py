@@ -1,7 +1,7 @@
 """A sweep's rows depend on its points alone: not on their grouping, on who computes them, or on interruptions."""
 
 import shutil
-from itertools import pairwise, product
+from itertools import chain, product
 
 import numpy as np
 import polars as pl
@@ -147,13 +147,19 @@ def test_depths_stand_once_for_all_prices(scenario):
     assert_frame_equal(priced.depths, single.depths, check_exact=True)
 
 
-@pytest.mark.parametrize("points", [1, 2, 199, 200, 201, 999_983, 10**9 + 7])
-def test_partitions_are_every_point_once_and_few(points):
-    ranges = partitions.ranges(points)
-    assert 1 <= len(ranges) <= partitions.MOST
-    assert ranges[0].start == 0
-    assert ranges[-1].stop == points
-    assert all(left.stop == right.start and left for left, right in pairwise(ranges))
+@pytest.mark.parametrize(
+    ("gammas", "prices", "expected"),
+    [(1, 1, 1), (2, 1, 2), (199, 1, 199), (200, 1, 200), (201, 1, 101), (1, 999, 1), (3, 7, 3), (9, 9973, 90)],
+)
+def test_partitions_are_every_point_once_and_few(scenario, gammas, prices, expected):
+    planned = scenario(
+        ('target = "8 ms"\n', ""),
+        ("policy.gamma = [1, 5]", f"policy.gamma = {[*range(1, gammas + 1)]}\n"
+         f"cost.target = {[f'{ns} ns' for ns in range(1, prices + 1)]}"),
+    )  # fmt: skip
+    ranges = partitions.ranges(planned)
+    assert len(ranges) == expected <= partitions.MOST
+    assert [*chain.from_iterable(ranges)] == [*range(gammas * prices)]
 
 
 @pytest.fixture
@@ -181,17 +187,19 @@ def killed_after(points):
 
 
 def test_a_sweep_that_was_killed_goes_on_where_it_stopped(scenario, tmp_path, counted):
-    planned = scenario(*SWEPT_PRICES)
+    planned = scenario(*SWEPT_PRICES, ("[1, 5]", "[1, 2, 3, 4, 5, 6, 7, 8, 9]"))
     expected = run(planned)
+    ranges = counted.copy()
+    assert len(ranges) == 9
     counted.clear()
     with pytest.raises(Killed):
-        run(planned, killed_after(40), out=tmp_path / "out")
-    assert counted == partitions.ranges(len(planned))[:40]
+        run(planned, killed_after(3 * 48), out=tmp_path / "out")
+    assert counted == ranges[:3]
     counted.clear()
     told = []
     same(run(planned, told.append, out=tmp_path / "out"), expected)
-    assert counted == partitions.ranges(len(planned))[40:]
-    assert told == [40, *[1] * (len(planned) - 40)]
+    assert counted == ranges[3:]
+    assert told == [3 * 48, *[48] * 6]
 
 
 def test_a_partition_that_is_damaged_or_half_there_is_computed_again(scenario, tmp_path, counted):
