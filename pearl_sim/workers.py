@@ -23,7 +23,7 @@ from pearl_sim.evaluate import Evaluated
 Work: TypeAlias = Callable[[int], Evaluated]
 """Computes the partition of a number."""
 
-ALONE_S = 1.0
+ALONE_S = 0.5
 """This process works alone for so long; most sweeps are done before another process would have started."""
 
 RETRIES = 5
