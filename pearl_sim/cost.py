@@ -7,11 +7,11 @@ its name in Cost.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from pearl_sim import latencies
 from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
@@ -27,6 +27,11 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 
 
+def overlap_ppm(contention: float) -> int:
+    """Return by how many millionths contention slows a model down."""
+    return round((contention - 1) * 1_000_000)
+
+
 class SharedCost(Settings):
     """What every cost model has beside its two latencies."""
 
@@ -38,11 +43,6 @@ class SharedCost(Settings):
 
     prefill: Nanoseconds | None = None
     """Time to read the prompt; left out, it follows from the model itself."""
-
-    @property
-    def overlap_ppm(self) -> int:
-        """Return by how many millionths contention slows a model down."""
-        return round((self.contention - 1) * 1_000_000)
 
     def _timing(
         self,
@@ -60,7 +60,7 @@ class SharedCost(Settings):
             draft_beside=draft_beside,
             target_beside=target_beside,
             hand_over=self._hand_over(policy),
-            overlap_ppm=self.overlap_ppm,
+            overlap_ppm=overlap_ppm(self.contention),
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
         )
 
@@ -87,6 +87,13 @@ class ConstantCost(SharedCost):
         )
 
 
+def constant_values(key: str, values: Sequence[object]) -> Integers:
+    """Return values of one key of a constant cost, as in ConstantCosts; pydantic's ValidationError if one is bad."""
+    each: Any = ConstantCost.model_fields[key].rebuild_annotation()
+    found = TypeAdapter(list[each], config=ConstantCost.model_config).validate_python(list(values))
+    return np.array([overlap_ppm(factor) for factor in found] if key == "contention" else found, np.int64)
+
+
 class ConstantCosts(NamedTuple):
     """Many constant costs at once, an entry each: whole nanoseconds, and contention in ppm.
 
@@ -102,17 +109,19 @@ class ConstantCosts(NamedTuple):
     @classmethod
     def of(cls, costs: Sequence[ConstantCost]) -> Self:
         """Return the arrays of these settings."""
-        given = [(c.draft, c.target, c.sync or 0, c.overlap_ppm, -1 if c.prefill is None else c.prefill) for c in costs]
+        given = [
+            (c.draft, c.target, c.sync or 0, overlap_ppm(c.contention), -1 if c.prefill is None else c.prefill)
+            for c in costs
+        ]
         return cls(*np.array(given, np.int64).T)
 
     def taken(self, which: Integers | slice) -> Self:
         """Return the costs at these places."""
         return type(self)(*(field[which] for field in self))
 
-    def replaced(self, key: str, other: Self) -> Self:
-        """Return these costs with one key of the settings as in `other`."""
-        field = "overlap_ppm" if key == "contention" else key
-        return self._replace(**{field: getattr(other, field)})
+    def replaced(self, key: str, values: Integers) -> Self:
+        """Return these costs with other values of one key of the settings."""
+        return self._replace(**{"overlap_ppm" if key == "contention" else key: values})
 
     def round_times(self, policy: Policy, drafted: Integers, scored: Integers) -> RoundTimes:
         """Return [cost, round], what `ConstantCost.timing` makes such rounds take."""

@@ -5,6 +5,7 @@ It is found again by its key, a hash of everything that its rows depend on: the 
 it reads, the driver if one was forced, and the sources of this package.
 """
 
+import glob
 import hashlib
 import json
 import math
@@ -109,7 +110,7 @@ def kept(directory: Path, numbers: range) -> Iterator[tuple[int, Evaluated]]:
 
 def forget(out: Path, name: str) -> None:
     """Remove all partitions of a scenario, whose results are there now."""
-    for directory in out.glob(f".{name}.partitions-*"):
+    for directory in out.glob(f".{glob.escape(name)}.partitions-*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -72,7 +72,7 @@ def samples(
     point = scenario.point(points[members[0]])
     policies = [autoregressive(), *point.policy.chosen().values()]
     if isinstance(point.cost, ConstantCost) and driver != "sim":
-        costs = scenario.constant_costs({key: at[members] for key, at in places.items()}, len(members))
+        costs = scenario.constant_costs(point.cost, {key: at[members] for key, at in places.items()}, len(members))
         walks = [_walked(policy, point.source, point.run_limit, False) for policy in policies]
         fits = np.all([costs.within(WHOLE, w.policy, int(w.counts.sum()), len(w.limits)) for w in walks], axis=0)
         fitting = np.flatnonzero(fits)

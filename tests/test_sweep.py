@@ -296,8 +296,8 @@ def test_price_axes_of_a_million_points_are_read_at_once(scenario):
         "cost.draft": [0, 999, 1], "cost.target": [0, 499, 117], "policy.gamma": [0, 1, 0],
     }  # fmt: skip
     assert many.point(999_999).cost.target == 90_000_000
-    middle = many.constant_costs({key: at[2:] for key, at in places.items()}, 1)
     point = many.point(1234)
+    middle = many.constant_costs(many.point(0).cost, {key: at[2:] for key, at in places.items()}, 1)
     assert (middle.draft[0], middle.target[0]) == (point.cost.draft, point.cost.target)
 
 
