@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from pearl_sim import theory
 from pearl_sim.acceptance import Iid
-from pearl_sim.cost import ConstantCost, ConstantCosts, Cost
+from pearl_sim.cost import ConstantCost, Cost
 from pearl_sim.drivers import kernel, sim
 from pearl_sim.policies import autoregressive
+from pearl_sim.prices import ConstantCosts
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import Point, Scenario, Source, requests_of
 from pearl_sim.timing import mean_round_ns, prefill_parts

@@ -19,16 +19,14 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
 from pearl_sim.axes import Value, column, flatten, number, read_axes
-from pearl_sim.cost import AffineCost, ConstantCost, ConstantCosts, EmpiricalCost, RooflineCost, constant_values
+from pearl_sim.cost import AffineCost, ConstantCost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
 from pearl_sim.policies import POLICIES
+from pearl_sim.prices import KEYS, ConstantCosts, values_of
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
 from pearl_sim.trace import Trace, load
-
-PRICES = frozenset(f"cost.{name}" for name in ConstantCost.model_fields if name != "model")
-"""The keys of a constant cost; none of them changes a round."""
 
 BYTES_PER_POINT = 6_000
 BYTES_PER_ROW = 600
@@ -211,7 +209,7 @@ class Scenario:
     @cached_property
     def _prices(self) -> dict[str, NDArray[np.int64]]:
         """Return the values along each axis of `prices`, as ConstantCosts holds them."""
-        return {key: constant_values(key.removeprefix("cost."), self.axes[key]) for key in sorted(self.prices)}
+        return {key: values_of(key.removeprefix("cost."), self.axes[key]) for key in sorted(self.prices)}
 
     def constant_costs(self, cost: ConstantCost, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
         """Return `count` constant costs: `cost`, but at these places on the axes of `prices`."""
@@ -255,13 +253,16 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     for key in axes:
         if _get(raw, key) is not None:
             raise InputError(file, f"{key} is both set and swept; keep one")
-    prices = frozenset(axes).intersection(PRICES if _get(raw, "cost.model") == "constant" else ())
+    constant = _get(raw, "cost.model") == "constant"
+    prices = frozenset(
+        key for key in axes if constant and key.removeprefix("cost.") in KEYS and key.startswith("cost.")
+    )
     _check_memory(file, raw, axes, prices)
     # No key of a constant cost depends on another, so each of its values is looked at once, not in every point.
     first = {key: values[0] for key, values in axes.items()}
     for key in prices:
         try:
-            constant_values(key.removeprefix("cost."), axes[key])
+            values_of(key.removeprefix("cost."), axes[key])
         except ValidationError as error:
             _point(file, raw, first | {key: axes[key][int(error.errors()[0]["loc"][0])]})
             raise

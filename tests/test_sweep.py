@@ -13,10 +13,11 @@ from polars.testing import assert_frame_equal
 from small_trace import small_trace, tokens_table
 
 from pearl_sim import output, partitions, sample
-from pearl_sim.cost import ConstantCost, ConstantCosts
+from pearl_sim.cost import ConstantCost
 from pearl_sim.drivers import kernel
 from pearl_sim.errors import InputError
 from pearl_sim.policies import POLICIES
+from pearl_sim.prices import ConstantCosts
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import read
 from pearl_sim.sweep import run
