@@ -36,7 +36,7 @@ def simulate(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the test suite."""
     session.install(TORCH)
-    session.install("-e", ".[models]", *nox.project.dependency_groups(PYPROJECT, "tests"))
+    session.install("-e", ".[models,ray]", *nox.project.dependency_groups(PYPROJECT, "tests"))
     session.run("pytest", "-n", "auto", *session.posargs)
 
 

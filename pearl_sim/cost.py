@@ -5,13 +5,10 @@ reading the prompt.  `context` is the number of tokens before them.  To add a mo
 its name in Cost.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from pearl_sim import latencies
@@ -19,13 +16,16 @@ from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
 from pearl_sim.errors import InputError
 from pearl_sim.rules import Policy, widest
 from pearl_sim.settings import Settings
-from pearl_sim.timing import HandOver, Latencies, Latency, RoundTimes, Timing, add_up, everywhere
-
-Integers: TypeAlias = NDArray[np.int64]
+from pearl_sim.timing import HandOver, Latencies, Latency, Timing, everywhere
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def overlap_ppm(contention: float) -> int:
+    """Return by how many millionths contention slows a model down."""
+    return round((contention - 1) * 1_000_000)
 
 
 class SharedCost(Settings):
@@ -40,11 +40,6 @@ class SharedCost(Settings):
     prefill: Nanoseconds | None = None
     """Time to read the prompt; left out, it follows from the model itself."""
 
-    @property
-    def overlap_ppm(self) -> int:
-        """Return by how many millionths contention slows a model down."""
-        return round((self.contention - 1) * 1_000_000)
-
     def _timing(
         self,
         policy: Policy,
@@ -57,7 +52,7 @@ class SharedCost(Settings):
             draft=draft if isinstance(draft, Latencies) else everywhere(draft),
             target=target if isinstance(target, Latencies) else everywhere(target),
             hand_over=self._hand_over(policy),
-            overlap_ppm=self.overlap_ppm,
+            overlap_ppm=overlap_ppm(self.contention),
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
         )
 
@@ -82,54 +77,6 @@ class ConstantCost(SharedCost):
             fixed([self.target] * (widest(policy) + 1)),
             lambda prompt_tokens: (self.draft, self.target),
         )
-
-
-class ConstantCosts(NamedTuple):
-    """Many constant costs at once, an entry each: whole nanoseconds, and contention in ppm.
-
-    prefill: -1 where it follows from the model.
-    """
-
-    draft: Integers
-    target: Integers
-    sync: Integers
-    overlap_ppm: Integers
-    prefill: Integers
-
-    @classmethod
-    def of(cls, costs: Sequence[ConstantCost]) -> Self:
-        """Return the arrays of these settings."""
-        given = [(c.draft, c.target, c.sync or 0, c.overlap_ppm, -1 if c.prefill is None else c.prefill) for c in costs]
-        return cls(*np.array(given, np.int64).T)
-
-    def taken(self, which: Integers | slice) -> Self:
-        """Return the costs at these places."""
-        return type(self)(*(field[which] for field in self))
-
-    def replaced(self, key: str, other: Self) -> Self:
-        """Return these costs with one key of the settings as in `other`."""
-        field = "overlap_ppm" if key == "contention" else key
-        return self._replace(**{field: getattr(other, field)})
-
-    def round_times(self, policy: Policy, drafted: Integers, scored: Integers) -> RoundTimes:
-        """Return [cost, round], what `ConstantCost.timing` makes such rounds take."""
-        draft, target, sync, overlap_ppm, _ = (field[:, None] for field in self)
-        checks = (scored > 0) & (policy.gamma > 0)
-        return add_up(draft * drafted, target * (scored > 0), sync * checks, overlap_ppm)
-
-    def prefill_times(self, policy: Policy) -> RoundTimes:
-        """Return [cost], what reading a prompt takes."""
-        given = self.prefill >= 0
-        with_draft = ~given & (policy.gamma > 0)
-        return add_up(self.draft * with_draft, np.where(given, self.prefill, self.target), 0, self.overlap_ppm)
-
-    def within(self, most_ns: int, policy: Policy, rounds: int, requests: int) -> NDArray[np.bool_]:
-        """Return which costs certainly keep so many of the longest rounds, and each product, below `most_ns`."""
-        draft, target, sync, overlap_ppm, prefill = (field.astype(float) for field in self)
-        longest = np.maximum(np.maximum(draft * max(policy.gamma, 1), target), prefill)
-        end = (longest * (1 + overlap_ppm / 1e6) + sync) * (rounds + requests)
-        # A float can be short of the truth by some parts in 10^16.
-        return np.asarray(np.maximum(longest * overlap_ppm, end) < 0.999 * most_ns)
 
 
 class AffineForward(Settings):
@@ -305,7 +252,7 @@ class EmpiricalCost(SharedCost):
             policy,
             Latencies(*(latencies.draft_table(measured, policy.gamma + 1) for measured in read.draft)),
             Latencies(*(latencies.target_table(measured, widest(policy) + 1) for measured in read.target)),
-            cache(lambda prompt_tokens: latencies.prefill(read.steps, prompt_tokens, policy.gamma > 0)),
+            lambda prompt_tokens: latencies.prefill_of(read, prompt_tokens, policy.gamma > 0),
         )
 
     def _read(self) -> latencies.Recorded:

@@ -70,17 +70,15 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
         point = scenario.point(points[members[0]])
         policies = point.policy.chosen()
         gammas[members] = [policy.gamma for policy in policies.values()]
-        chains: list[tuple[str, int, int, int, int]] = []
         for some, used, (baseline, *found) in samples(scenario, points, places, members, driver):
             drivers[some] = used
             for at, (name, (sample, prices)) in enumerate(zip(names, found, strict=True)):
                 columns = _measured(sample, baseline[0]) | _theory(name, policies[name], point, sample, prices)
                 for measure, values in columns.items():
                     cells[measure][some, at] = values
-            gamma_of = [policy.gamma for policy in policies.values()]
             chains = [
-                (name, gamma, *depth)
-                for name, gamma, (sample, _) in zip(names, gamma_of, found, strict=True)
+                (name, policy.gamma, *depth)
+                for (name, policy), (sample, _) in zip(policies.items(), found, strict=True)
                 for depth in sample.depths
             ]
         if all(places[key][members[0]] == 0 for key in scenario.prices):

@@ -21,7 +21,8 @@ COLOURS = {
 }
 SHAPES = {"ar": "cross", "sd": "square", "pearl": "circle", "pearl-no-pre": "triangle-up", "pearl-no-post": "diamond"}
 MOST_PANELS = 9
-MOST_VALUES = 200
+MOST_ALONG = 50
+"""Values shown along an axis; of more, so many spread evenly."""
 
 Chart: TypeAlias = alt.LayerChart | alt.FacetChart
 
@@ -61,17 +62,14 @@ def draw(rows: pl.DataFrame, heading: str) -> Chart:
         "points: simulated, with 95 % interval",
         "lines join exact theory at the same places" if exact else "lines join the points",
     ]
-    panels = shown.select(keys[1:]).unique().height if len(keys) > 1 else 1
-    if panels > MOST_PANELS:
-        shown = shown.join(shown.select(keys[1:]).unique(maintain_order=True)[:MOST_PANELS], on=keys[1:])
-        legend.append(f"{MOST_PANELS} of {panels} panels shown")
-    values = shown[keys[0]].n_unique() if keys else 1
     # The first of equals.
     best = pl.int_range(pl.len()) == pl.col("simulated").arg_max()
     shown = shown.with_columns(best=best.over("policy", *keys[1:]) & (pl.col("gamma") > 0))
-    if values > MOST_VALUES:
-        shown = _thinned(shown, keys[0])
-        legend.append(f"{shown[keys[0]].n_unique()} of {values} values shown")
+    for what, most, names in (("panels", MOST_PANELS, keys[1:]), ("values", MOST_ALONG, keys[:1])):
+        kinds = shown.select(names).unique(maintain_order=True) if names else shown.clear()
+        if len(kinds) > most:
+            shown = _thinned(shown, kinds, most, pl.lit(False) if what == "panels" else pl.col("best"))
+            legend.append(f"{shown.select(names).unique().height} of {len(kinds)} {what} shown")
     if note:
         legend.append("dashed: the reading note's estimate")
     elif keys and keys[0] == "policy.gamma":
@@ -82,11 +80,11 @@ def draw(rows: pl.DataFrame, heading: str) -> Chart:
     return styled
 
 
-def _thinned(shown: pl.DataFrame, axis: str) -> pl.DataFrame:
-    """Return the rows at evenly spread values of the axis, and where a policy is best."""
-    values = shown[axis].unique().sort()
-    kept = values[[round(i * (len(values) - 1) / (MOST_VALUES - 1)) for i in range(MOST_VALUES)]]
-    return shown.filter(pl.col(axis).is_in(kept.implode()) | pl.col("best"))
+def _thinned(shown: pl.DataFrame, kinds: pl.DataFrame, most: int, besides: pl.Expr) -> pl.DataFrame:
+    """Return the rows of `most` kinds, spread evenly over all, and those `besides`."""
+    spread = kinds[[round(place * (len(kinds) - 1) / (most - 1)) for place in range(most)]]
+    marked = shown.join(spread.with_columns(kept=True), on=kinds.columns, how="left", maintain_order="left")
+    return marked.filter(pl.col("kept").is_not_null() | besides).drop("kept")
 
 
 def save(results: Results, directory: Path) -> None:

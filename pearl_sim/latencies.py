@@ -5,6 +5,7 @@ the other model; after the model worked in the round before, or after it rested;
 step; how long a prompt takes to read.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,17 +31,22 @@ class Measured(NamedTuple):
     slope: dict[int, float]
 
 
-class Recorded(NamedTuple):
-    """What a trace or profile says: each model's steps by `timing.circumstance`; hand-over; all steps, for prefill."""
+@dataclass(frozen=True, eq=False)
+class Recorded:
+    """What the steps of one trace and batch size say, worked out once.
 
+    draft, target: the model's steps by `timing.circumstance`.
+    """
+
+    steps: pl.DataFrame
     draft: tuple[Measured, ...]
     target: tuple[Measured, ...]
     hand_over: HandOver
-    steps: pl.DataFrame
 
 
 def read(trace: Path, batch: int | None) -> Recorded:
-    """Return what the steps of one batch size say, worked out once; InputError as steps_of."""
+    """Return what the steps in `trace` say, worked out anew if its file has changed; InputError as steps_of."""
+    load_steps(trace)
     file = trace / "steps.parquet"
     return _read(trace, batch, file.stat().st_mtime_ns if file.exists() else 0)
 
@@ -48,7 +54,13 @@ def read(trace: Path, batch: int | None) -> Recorded:
 @lru_cache(maxsize=8)
 def _read(trace: Path, batch: int | None, _changed: int) -> Recorded:
     steps = steps_of(trace, batch)
-    return Recorded(measured(steps, "draft"), measured(steps, "target"), hand_over(steps), steps)
+    return Recorded(steps, measured(steps, "draft"), measured(steps, "target"), hand_over(steps))
+
+
+@lru_cache(maxsize=4096)
+def prefill_of(recorded: Recorded, prompt_tokens: int, with_draft: bool) -> tuple[int, int]:
+    """Return `prefill` of the recorded steps."""
+    return prefill(recorded.steps, prompt_tokens, with_draft)
 
 
 def steps_of(trace: Path, batch: int | None) -> pl.DataFrame:

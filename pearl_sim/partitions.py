@@ -5,8 +5,10 @@ It is found again by its key, a hash of everything that its rows depend on: the 
 it reads, the driver if one was forced, and the sources of this package.
 """
 
+import glob
 import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -25,6 +27,9 @@ from pearl_sim.trace import sha256
 
 MOST = 200
 """Partitions of a sweep, however many points it has."""
+
+LEAST = 1000
+"""Points of a partition, where so many are priced together: they take little longer than one."""
 
 ROWS, DEPTHS = "{:03}.parquet", "{:03}.depths.parquet"
 
@@ -46,7 +51,7 @@ class Task:
                 self.scenario.name, "a worker has another pearl_sim, numpy or trace; they must be the same"
             )
         try:
-            return evaluate(self.scenario, ranges(len(self.scenario))[number], self.driver)
+            return evaluate(self.scenario, ranges(self.scenario)[number], self.driver)
         except OverflowError as error:
             raise InputError(f"{self.scenario.name}, driver {self.driver}", f"{error}; use sim") from None
 
@@ -56,9 +61,11 @@ def task(scenario: Scenario, driver: str | None) -> Task:
     return Task(scenario, driver, key_of(scenario, driver))
 
 
-def ranges(points: int) -> list[range]:
-    """Return the points of each partition; they depend on nothing but how many points there are."""
-    size = -(-points // MOST)
+def ranges(scenario: Scenario) -> list[range]:
+    """Return the points of each partition; they depend on the axes only."""
+    points = len(scenario)
+    together = math.prod(len(scenario.axes[key]) for key in scenario.prices)
+    size = max(-(-points // MOST), min(together, LEAST))
     return [range(start, min(start + size, points)) for start in range(0, points, size)]
 
 
@@ -104,7 +111,7 @@ def kept(directory: Path, numbers: range) -> Iterator[tuple[int, Evaluated]]:
 
 def forget(out: Path, name: str) -> None:
     """Remove all partitions of a scenario, whose results are there now."""
-    for directory in out.glob(f".{name}.partitions-*"):
+    for directory in out.glob(f".{glob.escape(name)}.partitions-*"):
         shutil.rmtree(directory, ignore_errors=True)
 
 

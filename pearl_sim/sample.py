@@ -14,17 +14,22 @@ from numpy.typing import NDArray
 
 from pearl_sim import theory
 from pearl_sim.acceptance import Iid
-from pearl_sim.cost import ConstantCost, ConstantCosts, Cost
+from pearl_sim.cost import ConstantCost, Cost
 from pearl_sim.drivers import kernel, sim
 from pearl_sim.policies import autoregressive
+from pearl_sim.prices import ConstantCosts
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import Point, Scenario, Source, censored_of, requests_of
 from pearl_sim.timing import mean_round_ns, prefill_parts
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
+Whole: TypeAlias = Integers | Floats
 
-BLOCK = 1 << 17
+WHOLE = 2**53
+"""Up to here floats hold every whole number, so sums and products of nanoseconds are exact in them, and fast."""
+
+BLOCK = 1 << 16
 """Times of requests that are worked on at once, so that they stay in the processor's cache."""
 
 
@@ -32,14 +37,14 @@ class Sample(NamedTuple):
     """What one policy's simulation gave at some points that differ in price only.
 
     tokens:   [request], output tokens.
-    time_ns:  [point, request]; draft_ns, score_ns: [point], summed over requests.
+    time_ns:  [point, request]; draft_ns, score_ns: [point], summed over requests; whole numbers, be they floats.
     forwards, drafted, kept, corrections: sums over requests, the same at every point.
     """
 
     tokens: Integers
-    time_ns: Integers
-    draft_ns: Integers
-    score_ns: Integers
+    time_ns: Whole
+    draft_ns: Whole
+    score_ns: Whole
     forwards: int
     drafted: int
     kept: int
@@ -68,11 +73,9 @@ def samples(
     point = scenario.point(points[members[0]])
     policies = [autoregressive(), *point.policy.chosen().values()]
     if isinstance(point.cost, ConstantCost) and driver != "sim":
-        costs = scenario.constant_costs({key: at[members] for key, at in places.items()}, len(members))
+        costs = scenario.constant_costs(point.cost, {key: at[members] for key, at in places.items()}, len(members))
         walks = [_walked(policy, point.source, False) for policy in policies]
-        fits = np.all(
-            [costs.within(kernel.LARGEST, w.policy, int(w.counts.sum()), len(w.limits)) for w in walks], axis=0
-        )
+        fits = np.all([costs.within(WHOLE, w.policy, int(w.counts.sum()), len(w.limits)) for w in walks], axis=0)
         fitting = np.flatnonzero(fits)
         step = max(1, BLOCK // len(walks[0].limits))
         for start in range(0, len(fitting), step):
@@ -100,21 +103,22 @@ def _walked(policy: Policy, source: Source, rounds: bool) -> kernel.Walk:
 
 def _together(walked: kernel.Walk, costs: ConstantCosts) -> tuple[Sample, Prices]:
     """Return a walk priced at many constant costs."""
-    times = costs.round_times(walked.policy, *walked.work)
-    prefill = costs.prefill_times(walked.policy)
-    each, count = walked.counts.sum(axis=0), len(walked.limits)
+    times = [part.astype(float) for part in costs.round_times(walked.policy, *walked.work)]
+    prefill = [part.astype(float) for part in costs.prefill_times(walked.policy)]
+    counts, count = walked.counts.astype(float), len(walked.limits)
+    each = counts.sum(axis=0)
     sample = _counted(
         walked,
-        prefill.round_ns[:, None] + times.round_ns @ walked.counts.T,
-        count * prefill.draft_ns + times.draft_ns @ each,
-        count * prefill.score_ns + times.score_ns @ each,
+        prefill[0][:, None] + times[0] @ counts.T,
+        count * prefill[1] + times[1] @ each,
+        count * prefill[2] + times[2] @ each,
     )
 
     def round_ns(work: theory.Work) -> Floats:
         found = costs.round_times(walked.policy, np.array([work.draft]), np.array([work.score]))
         return found.round_ns[:, 0].astype(float)
 
-    return sample, Prices(round_ns, prefill.round_ns.astype(float), costs.draft / 1e9, costs.target / 1e9)
+    return sample, Prices(round_ns, prefill[0], costs.draft / 1e9, costs.target / 1e9)
 
 
 def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
@@ -166,7 +170,7 @@ def _by_events(cost: Cost, policy: Policy, source: Source, seed: int) -> Sample:
     )
 
 
-def _counted(walked: kernel.Walk, time_ns: Integers, draft_ns: Integers, score_ns: Integers) -> Sample:
+def _counted(walked: kernel.Walk, time_ns: Whole, draft_ns: Whole, score_ns: Whole) -> Sample:
     drafted, scored = walked.work
     each = walked.counts.sum(axis=0)
     return Sample(

@@ -19,16 +19,14 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Law, Markov, PerDepth
 from pearl_sim.axes import Value, column, flatten, number, read_axes
-from pearl_sim.cost import AffineCost, ConstantCost, ConstantCosts, Cost, EmpiricalCost, RooflineCost
+from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, RooflineCost
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
+from pearl_sim.prices import KEYS, ConstantCosts, values_of
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
 from pearl_sim.trace import Trace, load, refuse_beyond_record
-
-PRICES = frozenset(f"cost.{name}" for name in ConstantCost.model_fields if name != "model")
-"""The keys of a constant cost; none of them changes a round."""
 
 BYTES_PER_POINT = 6_000
 BYTES_PER_ROW = 600
@@ -215,18 +213,15 @@ class Scenario:
         return {column(key, self.axes[key][0]): self._numbers[key][at] for key, at in places.items()}
 
     @cached_property
-    def _along(self) -> dict[str, ConstantCosts]:
-        """Return the constant costs along each axis of `prices`, the other axes at their first value."""
-        return {
-            key: ConstantCosts.of([_constant(self.settings, self.axes, {key: value}) for value in self.axes[key]])
-            for key in sorted(self.prices)
-        }
+    def _prices(self) -> dict[str, NDArray[np.int64]]:
+        """Return the values along each axis of `prices`, as ConstantCosts holds them."""
+        return {key: values_of(key.removeprefix("cost."), self.axes[key]) for key in sorted(self.prices)}
 
-    def constant_costs(self, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
-        """Return `count` costs, at these places on the axes of `prices`; the cost model must be constant."""
-        costs = ConstantCosts.of([_constant(self.settings, self.axes, {})]).taken(np.zeros(count, np.int64))
-        for key, along in self._along.items():
-            costs = costs.replaced(key.removeprefix("cost."), along.taken(places[key]))
+    def constant_costs(self, cost: ConstantCost, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
+        """Return `count` constant costs: `cost`, but at these places on the axes of `prices`."""
+        costs = ConstantCosts.of([cost]).taken(np.zeros(count, np.int64))
+        for key, values in self._prices.items():
+            costs = costs.replaced(key.removeprefix("cost."), values[places[key]])
         return costs
 
     @property
@@ -264,29 +259,25 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     for key in axes:
         if _get(raw, key) is not None:
             raise InputError(file, f"{key} is both set and swept; keep one")
-    prices = frozenset(axes).intersection(PRICES if _get(raw, "cost.model") == "constant" else ())
+    constant = _get(raw, "cost.model") == "constant"
+    prices = frozenset(
+        key for key in axes if constant and key.removeprefix("cost.") in KEYS and key.startswith("cost.")
+    )
     _check_memory(file, raw, axes, prices)
     for _, table in trace_tables(raw):
         _find_trace(file, table)
     # No key of a constant cost depends on another, so each of its values is looked at once, not in every point.
     first = {key: values[0] for key, values in axes.items()}
     for key in prices:
-        for value in axes[key]:
-            try:
-                _constant(raw, axes, {key: value})
-            except ValidationError:
-                point_at(file, raw, first | {key: value})
+        try:
+            values_of(key.removeprefix("cost."), axes[key])
+        except ValidationError as error:
+            point_at(file, raw, first | {key: axes[key][int(error.errors()[0]["loc"][0])]})
+            raise
     apart = [values[:1] if key in prices else values for key, values in axes.items()]
     for combination in itertools.product(*apart):
         point_at(file, raw, dict(zip(axes, combination, strict=True)))
     return Scenario(file.stem, title, file, raw, sweep, axes, prices)
-
-
-def _constant(raw: dict[str, Any], axes: Mapping[str, list[Value]], swept: Mapping[str, Value]) -> ConstantCost:
-    """Return the constant cost with these keys swept and other axes at their first value; ValidationError if bad."""
-    first = {key: values[0] for key, values in axes.items() if key in PRICES}
-    own = {key.removeprefix("cost."): value for key, value in {**first, **swept}.items()}
-    return ConstantCost.model_validate({**raw["cost"], **own})
 
 
 class _OnlyCost(Settings):

@@ -49,7 +49,7 @@ def run(
     `partitions.forget` removes them.
     """
     task = partitions.task(scenario, driver)
-    ranges = partitions.ranges(len(scenario))
+    ranges = partitions.ranges(scenario)
     directory = partitions.place(out, task) if out else None
     done: dict[int, Evaluated] = dict(partitions.kept(directory, range(len(ranges))) if directory else ())
     on_points(sum(len(ranges[number]) for number in done))

@@ -7,6 +7,7 @@ computed again.
 import multiprocessing
 import os
 import signal
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ from pearl_sim.evaluate import Evaluated
 Work: TypeAlias = Callable[[int], Evaluated]
 """Computes the partition of a number."""
 
-ALONE_S = 1.0
+ALONE_S = 0.5
 """This process works alone for so long; most sweeps are done before another process would have started."""
 
 RETRIES = 5
@@ -108,9 +109,13 @@ def on_ray(work: Work, numbers: Iterable[int], address: str) -> Iterator[tuple[i
         import ray
     except ImportError:
         raise InputError(f"--ray {address}", "needs Ray: pip install 'pearl-sim[ray]'") from None
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
+        if port.isdigit():
+            # Ray itself would try for minutes.
+            socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
         ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, OverflowError, ValueError, RuntimeError) as error:
         raise InputError(f"--ray {address}", f"no cluster answers there: {str(error).splitlines()[0]}") from None
     try:
         held, remote = ray.put(work), ray.remote(max_retries=RETRIES, num_cpus=1)(_outcome)

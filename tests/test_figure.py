@@ -49,6 +49,15 @@ def test_panels_that_are_left_out_are_told():
     assert "9 of 11 panels shown" in subtitle
 
 
+def test_a_long_axis_is_thinned_evenly_with_both_its_ends_and_that_is_told():
+    axes = {"sweep.cost.target": "{ start = '2 ms', stop = '40 ms', num = 400 }", "acceptance.alpha": "0.8"}
+    rows, shown, subtitle = drawn("ratio_sweep", **axes)
+    assert "50 of 400 values shown" in subtitle
+    ends = {row["cost.target_ms"] for row in (*rows[:1], *rows[-1:])}
+    assert len(shown) == 2 * 50
+    assert {min(point["cost.target_ms"] for point in shown), max(point["cost.target_ms"] for point in shown)} == ends
+
+
 def test_a_scenario_without_a_sweep_is_drawn_as_bars():
     _, shown, _ = drawn("reading_note", **{"acceptance.alpha": "0.9"})
     assert len(shown) == 2

@@ -36,6 +36,20 @@ def bench_kernel_growing_context(per_unit, name):
     per_unit(lambda: kernel.tally(policy, TRACE, GROWING.timing(policy), 0, None), len(RUNS))
 
 
+def bench_kernel_walk(per_unit):
+    per_unit(lambda: kernel.walk(pearl(4), TRACE, rounds=False), len(RUNS))
+
+
+def bench_kernel_price_of_a_walk(per_unit):
+    walked, timing = kernel.walk(pearl(4), TRACE, rounds=False), COST.timing(pearl(4))
+    per_unit(lambda: kernel.price(walked, timing, 0), len(RUNS))
+
+
+def bench_kernel_price_of_a_walk_with_growing_context(per_unit):
+    walked, timing = kernel.walk(pearl(4), TRACE), GROWING.timing(pearl(4))
+    per_unit(lambda: kernel.price(walked, timing, 0), len(RUNS))
+
+
 def bench_kernel_timelines(per_unit):
     per_unit(lambda: kernel.simulate(pearl(4), TRACE[:15], COST.timing(pearl(4)), 0), 15 * TOKENS)
 

@@ -1,27 +1,42 @@
-"""Benchmarks report time per unit of work, and its ratio to a bare SimPy timeout taken in the same run."""
+"""Benchmarks report time per unit of work, and its ratios to yardsticks taken in the same run.
+
+The yardsticks: a bare SimPy timeout, numpy summing the run lengths of a trace (a token), Python starting.
+"""
 
 import pytest
 
+YARDSTICKS = {"bare timeouts": "bench_bare_timeout", "numpy sums": "bench_numpy_sum", "bare starts": "bench_bare_start"}
+
+
+def measured(per_unit):
+    """Return {name: {"ns": the best round's time a unit, yardstick: how many of them}}."""
+    bases = {what: per_unit[name] for what, name in YARDSTICKS.items() if name in per_unit}
+    return {name: {"ns": ns} | {what: ns / base for what, base in bases.items()} for name, ns in per_unit.items()}
+
+
+def pytest_benchmark_update_json(config, benchmarks, output_json):
+    """Write time and ratios into the JSON too, so that two commits can be compared."""
+    told = output_json["benchmarks"]
+    found = measured({each["name"]: each["stats"]["min"] / each["extra_info"]["units"] * 1e9 for each in told})
+    for each in told:
+        each["extra_info"]["per_unit"] = found[each["name"]]
+
 
 def pytest_terminal_summary(terminalreporter, config):
-    """Print a line a benchmark: nanoseconds per unit (the best round) and the ratio."""
-    per_unit = {
-        bench.name: bench.stats.min / bench.extra_info["units"] * 1e9
-        for bench in config._benchmarksession.benchmarks
-        if "units" in bench.extra_info
-    }
-    bare = per_unit.get("bench_bare_timeout")
-    for name, ns in per_unit.items():
-        ratio = f"{ns / bare:8.2f} bare timeouts" if bare else ""
-        terminalreporter.write_line(f"{name:32} {ns:10.1f} ns a unit {ratio}")
+    """Print a line a benchmark."""
+    benchmarks = config._benchmarksession.benchmarks
+    found = measured({each.name: each.stats.min / each.extra_info["units"] * 1e9 for each in benchmarks})
+    for name, numbers in found.items():
+        ratios = "".join(f"{ratio:14.4g} {what}" for what, ratio in numbers.items() if what != "ns")
+        terminalreporter.write_line(f"{name:42} {numbers['ns']:12.4g} ns a unit {ratios}")
 
 
 @pytest.fixture
 def per_unit(benchmark):
     """Return a function that benchmarks `work`, which does `units` units."""
 
-    def run(work, units):
+    def run(work, units, rounds=5):
         benchmark.extra_info["units"] = units
-        benchmark.pedantic(work, rounds=5, warmup_rounds=1)
+        benchmark.pedantic(work, rounds=rounds, warmup_rounds=1)
 
     return run

@@ -1,0 +1,47 @@
+"""Sweeps over a recorded trace of 100,200 tokens, into Parquet, by one process: the unit is one design point."""
+
+import pytest
+from made import PRICES, make_trace, read_scenario
+
+from pearl_sim import workers
+from pearl_sim.sweep import run
+
+AFFINE = """
+cost.model = "affine"
+cost.draft = { base = "1 ms", per_context_token = "3 ns" }
+cost.target.per_token = "20 us"
+cost.target.per_context_token = "40 ns"
+sweep.cost.target.base = { start = "4 ms", stop = "80 ms", num = 40, scale = "log" }
+policy = { names = ["pearl"], gamma = 4 }
+"""
+
+
+@pytest.fixture
+def swept(per_unit, tmp_path):
+    """Return a function that benchmarks a sweep over these costs, into an empty directory each time."""
+    make_trace(tmp_path / "trace")
+
+    def bench(text):
+        scenario = read_scenario(tmp_path, text)
+        tries = iter(range(99))
+        per_unit(lambda: run(scenario, out=tmp_path / str(next(tries))), len(scenario), rounds=3)
+
+    return bench
+
+
+def bench_points_that_differ_in_price_only(swept):
+    swept(PRICES.format(gammas=4, drafts=50, targets=100))
+
+
+def bench_points_with_growing_context(swept):
+    swept(AFFINE)
+
+
+def bench_points_of_gamma_alone(swept):
+    swept('cost = { model = "constant", draft = "1 ms", target = "9 ms" }\npolicy.names = ["pearl"]\n'
+          "sweep.policy.gamma = { start = 1, stop = 40, num = 40 }")  # fmt: skip
+
+
+def bench_starting_a_second_process(per_unit, monkeypatch):
+    monkeypatch.setattr(workers, "ALONE_S", 0)
+    per_unit(lambda: list(workers.here(abs, range(2), 2)), 1, rounds=3)

@@ -1,0 +1,309 @@
+"""A sweep's rows depend on its points alone: not on their grouping, on who computes them, or on interruptions."""
+
+import shutil
+from itertools import chain, product
+
+import numpy as np
+import polars as pl
+import pytest
+from cases import request
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
+from small_trace import small_trace, tokens_table
+
+from pearl_sim import output, partitions, sample
+from pearl_sim.cost import ConstantCost
+from pearl_sim.drivers import kernel
+from pearl_sim.errors import InputError
+from pearl_sim.policies import POLICIES
+from pearl_sim.prices import ConstantCosts
+from pearl_sim.rules import Policy
+from pearl_sim.scenario import read
+from pearl_sim.sweep import run
+from pearl_sim.trace import load, save
+
+PRICES = """
+cost.draft = ["1 ms", "1.7 ms"]
+cost.target = { start = "2 ms", stop = "40 ms", num = 3, scale = "log" }
+cost.sync = ["0 ms", "300 us"]
+cost.contention = [1.0, 1.37]
+cost.prefill = ["0 ms", "55 ms"]
+"""
+SCENARIO = """
+[acceptance]
+law = "iid"
+alpha = 0.8
+[cost]
+model = "constant"
+draft = "1 ms"
+target = "8 ms"
+[policy]
+names = ["ar", "sd", "pearl-no-pre", "pearl-no-post", "pearl"]
+[workload]
+requests = 3
+tokens = 40
+[sweep]
+policy.gamma = [1, 5]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    """Return a function that reads a scenario, some of its text replaced."""
+
+    def make(*changes):
+        text = SCENARIO
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (tmp_path / "case.toml").write_text(text)
+        return read(tmp_path / "case.toml")
+
+    return make
+
+
+SWEPT_PRICES = ('draft = "1 ms"\ntarget = "8 ms"\n', ""), ("policy.gamma", PRICES + "policy.gamma")
+
+
+def same(found, expected):
+    assert_frame_equal(found.rows, expected.rows, check_exact=True)
+    assert_frame_equal(found.depths, expected.depths, check_exact=True)
+    assert found.driver == expected.driver
+
+
+LAWS = {
+    "iid": 'law = "iid"\nalpha = 0.8',
+    "mixed": 'law = "beta"\na = 3.0\nb = 1.0',
+    "sticky": 'law = "markov"\nstay_accepted = 0.9\nstay_rejected = 0.4',
+    "certain": 'law = "iid"\nalpha = 1.0',
+    "recorded": 'law = "recorded"\ntrace = "trace"',
+}
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_points_priced_together_give_the_rows_that_simpy_gives_one_by_one(scenario, tmp_path, law):
+    save(small_trace(tmp_path / "trace"))
+    recorded = [("requests = 3\ntokens = 40\n", "")] if law == "recorded" else []
+    planned = scenario(*SWEPT_PRICES, (LAWS["iid"], LAWS[law]), *recorded)
+    together, alone = run(planned), run(planned, driver="sim")
+    assert len(planned) == 2 * 2 * 3 * 2 * 2 * 2
+    assert (together.driver, alone.driver) == ("kernel", "sim")
+    assert_frame_equal(together.rows, alone.rows, check_exact=True)
+    assert_frame_equal(together.depths, alone.depths, check_exact=True)
+
+
+def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):
+    planned = scenario(*SWEPT_PRICES, ("[acceptance]", "reading_note = true\n[acceptance]"))
+    found = run(planned).rows
+    assert found["note_tokens_per_t_draft"].count() == 2 * len(planned)
+    assert_frame_equal(found, run(planned, driver="sim").rows, check_exact=True)
+
+
+durations = st.integers(1, 10**9)
+runs = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=40)
+
+
+@settings(max_examples=200)
+@given(
+    st.builds(Policy, st.integers(0, 12), st.booleans(), st.booleans()),
+    st.lists(runs, min_size=1, max_size=3),
+    st.lists(
+        st.builds(
+            lambda draft, target, sync, contention, prefill: ConstantCost(
+                draft=f"{draft} ns", target=f"{target} ns", sync=sync, contention=contention, prefill=prefill
+            ),
+            durations,
+            durations,
+            st.none() | durations.map("{} ns".format),
+            st.floats(1, 100),
+            st.none() | st.just("0 ns") | durations.map("{} ns".format),
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_cost(policy, tables, costs):
+    requests = [request(table) for table in tables]
+    together, _ = sample._together(kernel.walk(policy, requests, rounds=False), ConstantCosts.of(costs))
+    for place, cost in enumerate(costs):
+        told = kernel.tally(policy, requests, cost.timing(policy), 0, None)
+        _, time_ns, draft_ns, score_ns, *counts = zip(*told.totals, strict=True)
+        assert together.time_ns[place].tolist() == list(time_ns)
+        assert together.draft_ns[place] == sum(draft_ns)
+        assert together.score_ns[place] == sum(score_ns)
+        assert (together.forwards, together.drafted, together.kept, together.corrections) == tuple(map(sum, counts))
+        assert together.depths == told.depths
+
+
+def test_the_order_of_the_axes_orders_the_rows_and_changes_none(scenario):
+    first = run(scenario(*SWEPT_PRICES)).rows
+    last = run(scenario(SWEPT_PRICES[0], ("policy.gamma = [1, 5]\n", "policy.gamma = [1, 5]\n" + PRICES))).rows
+    assert not first.select(last.columns).equals(last)
+    assert_frame_equal(first, last, check_row_order=False, check_column_order=False, check_exact=True)
+
+
+def test_depths_stand_once_for_all_prices(scenario):
+    priced, single = run(scenario(*SWEPT_PRICES)), run(scenario())
+    assert_frame_equal(priced.depths, single.depths, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("gammas", "prices", "expected"),
+    [(1, 1, 1), (2, 1, 2), (199, 1, 199), (200, 1, 200), (201, 1, 101), (1, 999, 1), (3, 7, 3), (9, 9973, 90)],
+)
+def test_partitions_are_every_point_once_and_few(scenario, gammas, prices, expected):
+    planned = scenario(
+        ('target = "8 ms"\n', ""),
+        ("policy.gamma = [1, 5]", f"policy.gamma = {[*range(1, gammas + 1)]}\n"
+         f"cost.target = {[f'{ns} ns' for ns in range(1, prices + 1)]}"),
+    )  # fmt: skip
+    ranges = partitions.ranges(planned)
+    assert len(ranges) == expected <= partitions.MOST
+    assert [*chain.from_iterable(ranges)] == [*range(gammas * prices)]
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Return the list of partitions that are computed."""
+    computed = []
+    evaluate = partitions.evaluate
+    monkeypatch.setattr(partitions, "evaluate", lambda *of: computed.append(of[1]) or evaluate(*of))
+    return computed
+
+
+class Killed(BaseException):
+    """What no handler of errors catches."""
+
+
+def killed_after(points):
+    done = [0]
+
+    def tell(more):
+        done[0] += more
+        if done[0] >= points:
+            raise Killed
+
+    return tell
+
+
+def test_a_sweep_that_was_killed_goes_on_where_it_stopped(scenario, tmp_path, counted):
+    planned = scenario(*SWEPT_PRICES, ("[1, 5]", "[1, 2, 3, 4, 5, 6, 7, 8, 9]"))
+    expected = run(planned)
+    ranges = counted.copy()
+    assert len(ranges) == 9
+    counted.clear()
+    with pytest.raises(Killed):
+        run(planned, killed_after(3 * 48), out=tmp_path / "out")
+    assert counted == ranges[:3]
+    counted.clear()
+    told = []
+    same(run(planned, told.append, out=tmp_path / "out"), expected)
+    assert counted == ranges[3:]
+    assert told == [3 * 48, *[48] * 6]
+
+
+def test_a_partition_that_is_damaged_or_half_there_is_computed_again(scenario, tmp_path, counted):
+    planned = scenario()
+    expected = run(planned, out=tmp_path)
+    (kept,) = tmp_path.glob(".case.partitions-*")
+    rows = (kept / "000.parquet").read_bytes()
+    for damage in (rows[:-9], b"", None):
+        (kept / "000.parquet").unlink()
+        if damage is not None:
+            (kept / "000.parquet").write_bytes(damage)
+        counted.clear()
+        same(run(planned, out=tmp_path), expected)
+        assert counted == [range(1)]
+
+
+def test_the_key_is_another_for_whatever_changes_rows(scenario, tmp_path, monkeypatch):
+    save(small_trace(tmp_path / "trace"))
+    recorded = (LAWS["iid"], LAWS["recorded"]), ("requests = 3\ntokens = 40\n", "")
+    keys = [
+        partitions.key_of(scenario(), None),
+        partitions.key_of(scenario(), "sim"),
+        partitions.key_of(scenario(("alpha = 0.8", "alpha = 0.81")), None),
+        partitions.key_of(scenario(("[1, 5]", "[1, 6]")), None),
+        partitions.key_of(scenario(("[1, 5]", "[5, 1]")), None),
+        partitions.key_of(scenario(*recorded), None),
+    ]
+    assert partitions.key_of(scenario(*recorded), None) == keys[-1]
+    shutil.rmtree(tmp_path / "trace")
+    save(
+        small_trace(tmp_path / "trace", tokens=tokens_table().with_columns(run=pl.col("run") + 1 - pl.col("run") // 9))
+    )
+    assert load(tmp_path / "trace")
+    keys.append(partitions.key_of(scenario(*recorded), None))
+    monkeypatch.setattr(partitions, "_code", lambda: ["another version"])
+    keys.append(partitions.key_of(scenario(), None))
+    assert len(set(keys)) == len(keys)
+    assert partitions.key_of(scenario(), None) == keys[-1]
+
+
+def test_a_worker_with_other_code_is_refused(scenario, monkeypatch):
+    task = partitions.task(scenario(), None)
+    monkeypatch.setattr(partitions, "_known_keys", set())
+    task(0)
+    monkeypatch.setattr(partitions, "_known_keys", set())
+    monkeypatch.setattr(partitions, "_code", lambda: ["another version"])
+    with pytest.raises(InputError, match="case: a worker has another pearl_sim"):
+        task(0)
+
+
+def test_written_results_are_taken_as_they_are_until_something_changes(scenario, tmp_path, counted):
+    planned = scenario()
+    written = run(planned, out=tmp_path)
+    assert output.unchanged(planned, None, tmp_path) is None
+    directory = output.write(written, tmp_path)
+    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+    same(output.unchanged(planned, None, tmp_path), written)
+    assert output.unchanged(planned, "sim", tmp_path) is None
+    assert output.unchanged(scenario(("alpha = 0.8", "alpha = 0.7")), None, tmp_path) is None
+    (directory / "figure.png").unlink()
+    assert output.unchanged(planned, None, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "complaint"),
+    [
+        ("target", '"0 ms"', "cost.target = '0 ms': must be greater than 0"),
+        ("sync", '"0.1 ns"', "cost.sync = '0.1 ns': shorter than the simulator's clock"),
+        ("sync", '"1 km"', "sweep.cost.sync: not a duration"),
+        ("contention", "0.5", "cost.contention = 0.5: must be greater than or equal to 1"),
+        ("contention", "nan", "cost.contention = nan"),
+        ("drift", '"1 ms"', "cost: unknown key 'drift'"),
+    ],
+)
+def test_a_bad_price_is_told_before_anything_runs_even_at_the_end_of_its_axis(scenario, key, bad, complaint):
+    good = "1.5" if key == "contention" else '"2 ms"'
+    axis = f"cost.{key} = [{good}, {bad}]\npolicy.gamma"
+    unset = [('target = "8 ms"\n', "")] if key == "target" else []
+    with pytest.raises(InputError) as error:
+        scenario(*unset, ("policy.gamma", axis))
+    assert complaint in str(error.value)
+    assert "case.toml" in str(error.value)
+
+
+def test_price_axes_of_a_million_points_are_read_at_once(scenario):
+    many = scenario(
+        ('draft = "1 ms"\ntarget = "8 ms"\n', ""),
+        ("policy.gamma", 'cost.draft = { start = "1 ms", stop = "9 ms", num = 1000 }\n'
+         'cost.target = { start = "1 ms", stop = "90 ms", num = 500 }\npolicy.gamma'),
+    )  # fmt: skip
+    assert len(many) == 10**6
+    places = many.places(np.array([0, 999_999, 1234]))
+    assert {key: at.tolist() for key, at in places.items()} == {
+        "cost.draft": [0, 999, 1], "cost.target": [0, 499, 117], "policy.gamma": [0, 1, 0],
+    }  # fmt: skip
+    assert many.point(999_999).cost.target == 90_000_000
+    point = many.point(1234)
+    middle = many.constant_costs(many.point(0).cost, {key: at[2:] for key, at in places.items()}, 1)
+    assert (middle.draft[0], middle.target[0]) == (point.cost.draft, point.cost.target)
+
+
+def test_points_are_numbered_as_the_product_of_the_axes(scenario):
+    planned = scenario(*SWEPT_PRICES)
+    assert [point for _, point in planned.points] == [planned.point(number) for number in range(len(planned))]
+    assert [tuple(swept.values()) for swept, _ in planned.points] == list(product(*planned.axes.values()))
+    assert sorted(POLICIES) == sorted(planned.point(0).policy.names)
