@@ -36,7 +36,7 @@ def draw(found: pl.DataFrame, title: str) -> alt.FacetChart:
     ]
     panels = alt.layer(*layers).properties(width=alt.Step(34 if len(costs) == 1 else 15), height=220)
     chart: alt.FacetChart = (
-        panels.facet(column=alt.Column("policy:N", title=None, sort=policies))
+        panels.facet(facet=alt.Facet("policy:N", title=None, sort=policies), columns=len(policies))
         .resolve_scale(x="independent")
         .properties(title=alt.TitleParams(title, subtitle="bars: 95 % interval over requests", anchor="start"))
         .configure_view(stroke=None)

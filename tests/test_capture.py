@@ -186,6 +186,7 @@ def test_bad_prompt_files_are_one_line(tmp_path, name, content, complaint):
         prompts.read(tmp_path / name)
 
 
+@pytest.mark.slow
 def test_the_command_survives_control_c_and_resumes(models, tmp_path):
     pair = ["--target", str(models / "target"), "--draft", str(models / "draft")]
     full = [*COMMAND, "capture", *pair, "--out", "trace", "--requests", "6", "--tokens", "60"]
@@ -203,6 +204,7 @@ def test_the_command_survives_control_c_and_resumes(models, tmp_path):
     assert json.loads((tmp_path / "trace" / "trace.json").read_text())["command"].startswith("pearl-sim capture")
 
 
+@pytest.mark.slow
 def test_generate_streams_the_same_text_under_every_policy(models, tmp_path):
     pair = ["--target", str(models / "target"), "--draft", str(models / "draft"), "--tokens", "24"]
     texts = set()

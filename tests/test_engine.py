@@ -157,6 +157,7 @@ def test_a_wrong_trace_is_shown_at_its_first_diverging_round_unless_a_near_tie_e
         capture.hold_to_replay(policy, request._replace(runs=runs), emitted, other_text, "sd-4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["sd", "pearl", "pearl-no-pre", "pearl-no-post"])
 def test_rejection_decoding_keeps_the_targets_joint_distribution(tmp_path_factory, policy):
     """Three tokens after prefill over a vocabulary of 4: exact probabilities against 900 requests."""
@@ -182,6 +183,7 @@ def test_rejection_decoding_keeps_the_targets_joint_distribution(tmp_path_factor
     assert chi_square_p(*pooled) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_draft_of_a_smaller_vocabulary_leaves_the_targets_text_alone(tmp_path_factory):
     """Its logits are filled up; the target's are never cut."""
     small = tiny_pair.make(tmp_path_factory.mktemp("small"), vocabulary=200)

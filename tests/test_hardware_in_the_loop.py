@@ -193,6 +193,7 @@ def test_what_real_models_cannot_replay_is_refused_in_one_line(pair, tmp_path):
         replay.replay(pair, load(tmp_path / "small"), None, policies, tmp_path / "no", "none", False)
 
 
+@pytest.mark.slow
 def test_shapes_with_random_weights_are_replayed_and_profiled_from_the_command_line(tmp_path):
     for name, layers in (("big", 2), ("small", 1)):
         (tmp_path / f"{name}.json").write_text(json.dumps(SHAPE | {"num_hidden_layers": layers}))
@@ -258,6 +259,7 @@ def test_a_profile_says_when_it_is_not_to_be_trusted():
     assert "too unsteady to trust: the slowest pass took 1.60 times" in unsteady
 
 
+@pytest.mark.slow
 def test_fidelity_measures_compares_and_writes_its_page(models, tmp_path):
     texts = [prompts.Prompt("def f(x):", None), prompts.Prompt("import os", None), prompts.Prompt("class A", None)]
     with open_pair(

@@ -16,10 +16,10 @@ from test_report import made
 
 from pearl_sim import run, theory
 from pearl_sim.errors import InputError
+from pearl_sim.evaluate import MEASURES
 from pearl_sim.policies import POLICIES
 from pearl_sim.report import explorer, page
 from pearl_sim.run import GAMMA, Record
-from pearl_sim.sweep import MEASURES
 
 SECTIONS = [
     "answer",
@@ -32,6 +32,7 @@ SECTIONS = [
     "gantt",
     "explorer",
     "devices",
+    "fidelity",
     "basis",
 ]
 SIX_MB = 6_000_000
