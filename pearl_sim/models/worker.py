@@ -34,6 +34,10 @@ LOADING_S = 3600.0
 """Loading a model may take longer, and downloading it too."""
 
 
+SOON_S = 0.02
+"""Rounds last about so long; between requests nobody is kept busy."""
+
+
 class WorkerError(RuntimeError):
     """The draft's process died, hangs or failed; the message says which."""
 
@@ -137,7 +141,7 @@ class DraftProcess:
     def _receive(self, patience_s: float | None = None) -> object:
         patience_s = PATIENCE_S if patience_s is None else patience_s
         try:
-            if not self._pipe.poll(patience_s):
+            if not (comes_soon(self._pipe) or self._pipe.poll(patience_s)):
                 self._process.kill()
                 raise WorkerError(f"the draft's process has not answered for {patience_s:.0f} s and was ended")
             answer = self._pipe.recv()
@@ -152,6 +156,20 @@ class DraftProcess:
     def _dead(self) -> WorkerError:
         self._process.join(timeout=2)
         return WorkerError(f"the draft's process died (exit code {self._process.exitcode})")
+
+
+def comes_soon(pipe: Connection) -> bool:
+    """Return whether a message is there within SOON_S, looking again and again rather than sleeping until then.
+
+    A process that sleeps takes longer to wake than a message takes to pass, and then finds its caches cold.  Whoever
+    else wants the core gets it.
+    """
+    end = time.monotonic() + SOON_S
+    while time.monotonic() < end:
+        if pipe.poll(0):
+            return True
+        time.sleep(0)
+    return False
 
 
 def settle_in(place: Place) -> None:
@@ -251,6 +269,7 @@ def _serve(pipe: Connection, settings: ModelSettings, sampling: Sampling, vocabu
         text: list[int] = []
         pipe.send(True)
         while True:
+            comes_soon(pipe)
             kind, *message = pipe.recv()
             if kind == "foresee":
                 pipe.send(drafter.foresee(*message))
