@@ -153,8 +153,9 @@ def doubts(steps: pl.DataFrame) -> list[str]:
     if most > TRUSTED:
         worst = usual.row(0, named=True)
         found.append(
-            f"too noisy to trust: the means of a tenth of the kinds of step are known to {most:.1%} or worse, of "
-            f"{worst['role']} steps of {worst['tokens']} to {worst['error']:.1%}; make more passes, or quieten the machine"
+            f"too noisy to trust: the means of a tenth of the kinds of step are known to {most:.1%} or worse, that of "
+            f"{worst['role']} steps of {worst['tokens']} to {worst['error']:.1%}; make more passes, or quieten the "
+            "machine"
         )
     spans = steps.group_by("source", "request").agg(ns=pl.col("stop_ns").max() - pl.col("start_ns").min())
     took = spans.group_by("request").agg(pl.col("ns").sum())["ns"].to_numpy()
