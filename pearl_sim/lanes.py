@@ -5,6 +5,8 @@ A draft token's fate is known only later: it is followed to the round in which i
 
 from typing import Literal, NamedTuple, TypeAlias
 
+from pearl_sim.drafts import drafts
+from pearl_sim.rules import settle
 from pearl_sim.timeline import Timeline
 
 Fate: TypeAlias = Literal["accepted", "rejected", "wasted", "pending", "verifies", "hand-over", "prefill"]
@@ -53,16 +55,17 @@ def boxes(timeline: Timeline) -> list[Box]:
 
 def _fates(timeline: Timeline) -> dict[tuple[int, int], Fate]:
     """Return (round, position) -> fate of every draft token."""
+    accepted: Fate = "accepted"
+    rejected: Fate = "rejected"
     fates: dict[tuple[int, int], Fate] = {}
-    unchecked: list[tuple[int, int]] = []
-    for number, step in enumerate(timeline):
-        first = sum(step.frontier)
-        unchecked += [(number, first + i) for i in range(step.round.draft)]
-        fates |= dict.fromkeys(unchecked[: step.accepted], "accepted")
-        unchecked = unchecked[step.accepted :]
-        if step.accepted < step.round.score:
-            # The target wrote this position itself: the draft there was refused, those behind it are dropped.
-            fates |= dict.fromkeys(unchecked[:1], "rejected")
-            fates |= dict.fromkeys(unchecked[1:], "wasted")
-            unchecked = []
-    return fates | dict.fromkeys(unchecked, "pending")
+    last = timeline[-1]
+    verified, pending = settle(last.frontier, last.round, last.accepted)
+    waiting = set(range(verified, verified + pending))
+    # Of a position that was drafted more than once, only the newest draft can still be waiting.
+    for draft in reversed(drafts(timeline)):
+        told = [accepted] * draft.accepted + [rejected] * draft.rejected
+        for place in range(draft.tokens):
+            position, fate = draft.first + place, told[place] if place < len(told) else None
+            fates[draft.round, position] = fate or ("pending" if position in waiting else "wasted")
+            waiting.discard(position)
+    return fates

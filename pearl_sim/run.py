@@ -19,7 +19,7 @@ from pearl_sim.errors import InputError
 from pearl_sim.evaluate import MEASURES
 from pearl_sim.settings import Settings
 from pearl_sim.sweep import Results
-from pearl_sim.trace import sha256
+from pearl_sim.trace import read_json, read_table, sha256
 
 SCHEMA_VERSION = 1
 GAMMA = "policy.gamma"
@@ -143,17 +143,9 @@ def read(directory: Path) -> Run:
     file = directory / "run.json"
     if not (directory / "results.parquet").exists():
         raise InputError(directory, "holds no results; make some with `pearl-sim simulate`")
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(file, "is missing: these results are of an older pearl_sim; simulate again") from None
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(file, f"cannot be read as JSON: {error}") from None
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if version != SCHEMA_VERSION:
-        raise InputError(file, f"schema_version = {version!r}: this pearl_sim knows {SCHEMA_VERSION}; upgrade it")
-    record = Record.read(file, content)
-    rows, depths = _rows(directory / "results.parquet"), directory / "acceptance_by_depth.parquet"
+    gone = "is missing: these results are of an older pearl_sim; simulate again"
+    record = Record.read(file, read_json(file, SCHEMA_VERSION, gone))
+    rows, depths = read_table(directory / "results.parquet"), directory / "acceptance_by_depth.parquet"
     if not depths.exists():
         raise InputError(depths, "is missing; simulate again")
     missing = [name for name in ("policy", "gamma", *MEASURES) if name not in rows.columns]
@@ -162,10 +154,3 @@ def read(directory: Path) -> Run:
     if rows.is_empty():
         raise InputError(directory / "results.parquet", "has no rows; simulate again")
     return Run(directory, record, rows, pl.scan_parquet(depths))
-
-
-def _rows(file: Path) -> pl.DataFrame:
-    try:
-        return pl.read_parquet(file)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        raise InputError(file, f"is damaged: {str(error).splitlines()[0]}") from None

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import polars as pl
@@ -274,20 +274,26 @@ def refuse_rows(file: Path, table: pl.DataFrame, column: str, wrong: pl.Expr | p
 
 def provenance_of(file: Path) -> Provenance:
     """Return a trace.json, checked; InputError says what is wrong."""
+    return Provenance.read(file, read_json(file, SCHEMA_VERSION, "is missing; this directory is not a trace"))
+
+
+def read_json(file: Path, known: int, missing: str) -> dict[str, Any]:
+    """Return a JSON object of schema version 1 to `known`; InputError if it is none, `missing` if there is no file."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(file, "is missing; this directory is not a trace") from None
+        raise InputError(file, missing) from None
     except (ValueError, OSError, RecursionError) as error:
         raise InputError(file, f"cannot be read as JSON: {error}") from None
     version = content.get("schema_version") if isinstance(content, dict) else None
     if type(version) is not int or version < 1:
-        raise InputError(file, f"schema_version = {version!r}: must be {SCHEMA_VERSION}")
-    if version > SCHEMA_VERSION:
+        raise InputError(file, f"schema_version = {version!r}: must be {known}")
+    if version > known:
         raise InputError(
-            file, f"schema_version = {version} is newer than this pearl_sim knows ({SCHEMA_VERSION}); upgrade pearl_sim"
+            file, f"schema_version = {version} is newer than this pearl_sim knows ({known}); upgrade pearl_sim"
         )
-    return Provenance.read(file, content)
+    found: dict[str, Any] = content
+    return found
 
 
 def read_table(file: Path) -> pl.DataFrame:
