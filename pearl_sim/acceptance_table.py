@@ -78,7 +78,8 @@ def render(answer: Answer) -> Iterator[RenderableType]:
     table = Table("law", "parameters", "AIC, over the best", "p over depths", "p over requests", "S(k) off by", "")
     for law in answer["laws"]:
         ps = ["-" if law[key] is None else f"{law[key]:.3f}" for key in ("depth_p", "request_p")]
-        told = "rejected" if law["rejected"] else "fits"
+        untested = law["depth_p"] is None and law["request_p"] is None
+        told = "rejected" if law["rejected"] else "not tested: too few" if untested else "fits"
         behind = law["aic"] - min(one["aic"] for one in answer["laws"])
         table.add_row(
             _named(law["law"]), str(law["parameters"]), f"{behind:.1f}", *ps, f"{law['survival_off']:.3f}", told
@@ -88,7 +89,7 @@ def render(answer: Answer) -> Iterator[RenderableType]:
     worth = (
         f"is the best, though rejected: S(k) is off by up to {best['survival_off']:.3f}"
         if best["rejected"]
-        else "fits best"
+        else "has the best AIC"
     )
     yield f"{best['law']['law']} {worth}.  In a scenario:"
     yield ""

@@ -100,7 +100,7 @@ def replay(
     """Hardware in the loop: run real forwards of any models, with acceptance and tokens from a trace."""
     need_models()
     chosen = policies_of(policy.split(","), numbers_of(gamma, "--gamma"))
-    at_least(requests or 1, 1, "--requests")
+    at_least(1 if requests is None else requests, 1, "--requests")
     sampling = sampling_of(mode, temperature, top_k, top_p, min_p, seed)
     models = models_of(target, draft, device, dtype, graph, trust_remote_code)
     from pearl_sim import measure_table
@@ -124,7 +124,7 @@ def compare(
     cost: Annotated[
         Path | None,
         typer.Option(
-            help="What to simulate with: a profile, a trace, a file with [cost]; left out: the run's own steps."
+            help="What to simulate with: a profile, a trace, or a TOML file with a cost; left out: the run's own steps."
         ),
     ] = None,
     policy: Annotated[str | None, typer.Option("--policy", "--policies", help="Only these, with commas.")] = None,
@@ -138,10 +138,12 @@ def compare(
     """Hold simulated runs to real ones: every round, then the time, and where it differs."""
     from pearl_sim import compare as comparing
     from pearl_sim import measure_table
-    from pearl_sim.policies import of_label
+    from pearl_sim.policies import label, of_label
     from pearl_sim.scenario import read_cost
     from pearl_sim.trace import load
 
+    if out and (out.suffix != ".png" or not out.absolute().parent.is_dir()):
+        raise InputError(f"--out {out}", "must be a .png file in a directory that exists")
     if tolerance is not None and not 0 <= tolerance < 1:
         raise InputError(f"--tolerance {tolerance}", "must be a share, like 0.05")
     recorded = load(run)
@@ -149,11 +151,19 @@ def compare(
     gammas = numbers_of(gamma, "--gamma") if gamma else None
     labels = None
     if names or gammas:
-        known = [(source, of_label(source)) for source in recorded.steps["source"].unique(maintain_order=True)]
+        known = [of_label(source) for source in recorded.steps["source"].unique(maintain_order=True)]
+        timed = [named for named in known if named]
+        for option, asked, there in (
+            ("--policy", names or [], {name for name, _ in timed}),
+            ("--gamma", gammas or [], {found for _, found in timed}),
+        ):
+            missing = [str(one) for one in asked if one not in there]
+            if missing:
+                raise InputError(f"{option} {missing[0]}", f"was not timed in {run}; there are {_listed(there)}")
         labels = [
-            source
-            for source, named in known
-            if named and (not names or named[0] in names) and (not gammas or named[1] in gammas or named[0] == "ar")
+            label(name, found)
+            for name, found in timed
+            if (not names or name in names) and (not gammas or found in gammas or name == "ar")
         ]
         if not labels:
             raise InputError(run, "has no timed run of such a policy and gamma")
@@ -211,6 +221,10 @@ def fidelity(
     if page:
         fidelity_page.write(measured, page)
     print(f"wrote {out}" + (f" and {page}" if page else ""))
+
+
+def _listed(values: "set[str] | set[int]") -> str:
+    return ", ".join(str(value) for value in sorted(values) if value != 0)
 
 
 @contextmanager

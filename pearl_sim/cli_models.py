@@ -88,7 +88,7 @@ def capture(
     need_models()
     chosen = policies_of(policies.split(","), numbers_of(gammas, "--gammas"))
     at_least(tokens, 2, "--tokens")
-    at_least(requests or 1, 1, "--requests")
+    at_least(1 if requests is None else requests, 1, "--requests")
     sampling = sampling_of(mode, temperature, top_k, top_p, min_p, seed)
     models = models_of(target, draft, device, dtype, graph, trust_remote_code)
 

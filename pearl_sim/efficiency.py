@@ -1,7 +1,7 @@
 """What rounds take beyond their models: wall time over the critical path, and where the rest goes.
 
 The critical path of a run is the longer of the two models in every round.  A round lasts beyond that because the draft
-starts late (its process has to be woken) and because what was written has to come back and be judged.
+starts late (the order has to reach it first) and because what was written has to come back and be judged.
 """
 
 import polars as pl

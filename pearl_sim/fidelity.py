@@ -77,7 +77,7 @@ def measure(
 def kept(whole: Profile, path: Path) -> Profile:
     """Return the part of a profile that knows PROFILED at the gammas KEPT only."""
     names = [label(name, gamma) for name in PROFILED for gamma in KEPT]
-    steps = whole.steps.filter(pl.col("source").str.split(" ").list.get(1).is_in(names))
+    steps = whole.steps.filter(profile.profiled(names))
     note = f"part of {whole.path.name}: {', '.join(dict.fromkeys(names))}"
     provenance = whole.provenance.model_copy(update={"notes": (*whole.provenance.notes, note)})
     return Profile(path, provenance, steps, as_toml(fit(steps), path.name))
@@ -94,5 +94,5 @@ def judge(measurement: Path) -> pl.DataFrame:
 
 def refuse_foreign(out: Path) -> None:
     """Raise InputError if `out` exists and is no measurement that may be replaced."""
-    if out.exists() and not (out / RUNS / "trace.json").is_file():
+    if out.exists() and {entry.name for entry in out.iterdir()} != {RUNS, WHOLE, PART}:
         raise InputError(out, "exists and holds no earlier measurement; choose another --out")

@@ -51,7 +51,7 @@ Simulated less real time of each part, in % of all real time; everything profile
 ## What rounds take beyond their models
 
 *Wall* is real time over the sum of the slower model's time in every round, prefill left out; hand-over is the rest,
-in microseconds a round. *Late*: the draft's process starts after the target, since it has to be woken. *After*: from
+in microseconds a round. *Late*: the draft starts after the target, since its order has to reach it first. *After*: from
 the end of the slower model to the start of the next round, which is the answer's way back through the pipe, the
 verdict, and the order for the next chain. Sampling and the cache's rollback are part of the models' own steps.
 
@@ -62,7 +62,7 @@ verdict, and the order for the next chain. Sampling and the cache's rollback are
 ## What the simulator knows of time
 
 From a profile it takes, for each size of step, 256 equally likely durations in each of four circumstances: alone or
-beside the other model, after working in the round before or after a rest (a draft that has to be woken starts cold). A
+beside the other model, after working in the round before or after a rest (a draft that waited finds its caches cold). A
 round lasts as long as the slower of two *random* times, which is longer than the slower mean. Also how times grow with
 context, the mean hand-over of each kind of round, and prefill. Sizes between those profiled are interpolated.
 It knows nothing of what makes one minute of a shared machine slower than the next; the two sides share that only
@@ -94,7 +94,7 @@ def text(measured: Measured, picture: str) -> str:
     return PAGE.format(
         about=_about(measured.runs.provenance, len(measured.runs.requests), len(measured.runs.tokens)),
         outcomes="\n".join(_outcome(name, outcome) for name, outcome in outcomes.items()),
-        doubts="".join(f"\n**This measurement is {doubt}.**\n" for doubt in doubts),
+        doubts="".join(f"\n**Warning: {doubt}.**\n" for doubt in doubts),
         picture=picture,
         kept=kept,
         runs="\n".join(_run(row, partial[row["policy"], row["gamma"]]) for row in rows),
@@ -129,7 +129,7 @@ def _run(row: dict[str, object], part: float | None) -> str:
         [
             row["policy"],
             gamma or "",
-            *(f"{row[side]:.1f}" for side in ("real_tokens_per_s", "simulated_tokens_per_s")),
+            *(_speed(row[side]) for side in ("real_tokens_per_s", "simulated_tokens_per_s")),
             _percent(row["error"]),
             " to ".join(map(_percent, error)),
             _percent(part) + ("" if row["policy"] in PROFILED and gamma in (0, *KEPT) else " *left out*"),
@@ -146,6 +146,10 @@ def _efficiency(row: dict[str, object]) -> str:
 
 def _row(cells: list[object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _speed(value: object) -> str:
+    return f"{value:.1f}" if isinstance(value, float) else "-"
 
 
 def _percent(value: object) -> str:

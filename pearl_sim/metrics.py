@@ -157,21 +157,26 @@ def unknown_rounds(timelines: Sequence[Timeline], censored: Sequence[Censored]) 
     return unknown / forwards
 
 
-def acceptance_by_depth(timelines: Sequence[Timeline]) -> list[tuple[int, int, int]]:
+def acceptance_by_depth(
+    timelines: Sequence[Timeline], censored: Sequence[Censored] | None = None
+) -> list[tuple[int, int, int]]:
     """Return (depth, checked, accepted) for depth 1, 2, ...: draft tokens by their place in their chain.
 
-    A draft behind a rejected one is dropped unseen, so it counts as neither.
+    A draft behind a rejected one is dropped unseen, so it counts as neither; nor does one past the end of a record,
+    whose fate nobody knows.
     """
     # Rounds are counted by the depths they start and stop at, then spread over the depths between.
     checks: Counter[tuple[int, int]] = Counter()
     accepts: Counter[tuple[int, int]] = Counter()
-    for timeline in timelines:
+    for number, timeline in enumerate(timelines):
         chain = 0
         for step in timeline:
             verified, pending = step.frontier
             if pending == 0:
                 chain = verified
             depth, checked = verified - chain, candidates(step.frontier, step.round)
+            if censored is not None and checked and censored[number][chain]:
+                checked = min(checked, step.accepted)
             accepts[depth, depth + step.accepted] += 1
             checks[depth, depth + min(step.accepted + 1, checked)] += 1
     deepest = max((stop for _, stop in checks), default=0)
@@ -187,6 +192,6 @@ def tally_of(timelines: Sequence[Timeline], requests: Sequence[Request], censore
     """Return everything that is counted on these timelines."""
     return Tally(
         [totals(timeline, request) for timeline, request in zip(timelines, requests, strict=True)],
-        acceptance_by_depth(timelines),
+        acceptance_by_depth(timelines, censored),
         None if censored is None else unknown_rounds(timelines, censored),
     )

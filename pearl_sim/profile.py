@@ -44,6 +44,10 @@ UNSTEADY = 1.25
 """Or if its slowest pass took this many times as long as its fastest."""
 
 
+PROFILE = "profile "
+"""What the source of a profile's steps begins with; then comes the policy's label."""
+
+
 class Grid(NamedTuple):
     """What is profiled: every size that these gammas need, at each context length and batch size."""
 
@@ -76,11 +80,14 @@ def profile(
             f"{max(grid.contexts)} tokens and up to {beyond} written after them are over the models' context of "
             f"{pair.context}: profile shorter ones",
         )
+    if pair.target.graph and len(grid.batches) > 1:
+        # The compiled forwards know one cache, and every batch size has its own: they would compile again each time.
+        raise InputError("batches", "in graph mode profile one batch size at a time")
     models = [describe(settings).model_dump() for settings in (pair.target_settings, pair.draft_settings)]
     plan = {"models": [*models, pair.draft_settings.layers], "grid": list(grid), "passes": passes}
     begin(out, {**plan, "sampling": pair.sampling.model_dump()}, resume)
-    for context in {min(grid.contexts), max(grid.contexts)}:
-        warm_up(pair, grid.policies(), filler(context))
+    for context, batch in product({min(grid.contexts), max(grid.contexts)}, grid.batches):
+        warm_up(pair, grid.policies(), filler(context), batch=batch)
     recorded = in_pieces(out, passes, lambda number: Piece([], [], one_pass(pair, grid, number)), on_pass)
     made = finish(pair, recorded.steps, passes, out, command)
     discard(out)
@@ -116,8 +123,13 @@ def one_pass(pair: Pair, grid: Grid, number: int) -> list[Row]:
             batch=batch,
         )
         emitted = list(islice(rounds, 1 + ROUNDS))
-        rows += step_rows(emitted, f"profile {name} at {context} x {batch}", f"{number:05}", context, batch)
+        rows += step_rows(emitted, f"{PROFILE}{name} at {context} x {batch}", f"{number:05}", context, batch)
     return rows
+
+
+def profiled(labels: Sequence[str]) -> pl.Expr:
+    """Return which steps of a profile were made under one of these policies."""
+    return pl.col("source").str.strip_prefix(PROFILE).str.split(" ").list.first().is_in(labels)
 
 
 def summary(steps: pl.DataFrame) -> pl.DataFrame:

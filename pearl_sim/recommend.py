@@ -31,6 +31,9 @@ PATIENCE = 8
 LARGEST_GAMMA = 256
 """Where nobody says how far, gamma is searched until no policy has gained for PATIENCE gammas, or to the largest."""
 
+MOST_UNKNOWN = 0.01
+"""A rival with more of its target forwards past the end of the record may be faster than it looks."""
+
 CELLS = 4_000_000
 """Entries of the resampling matrix that are kept at a time."""
 
@@ -217,7 +220,7 @@ def decide(replayed: Replayed, resamples: int = RESAMPLES) -> Answer:
     lucky = drawn[:, 1:].argmax(axis=1) + 1
     optimism = _optimism(drawn / drawn[:, :1], speeds / speeds[0], lucky)
     return Answer(
-        verdict=_verdict(candidates[best], runner_up.margin),
+        verdict=_verdict(candidates[best], runner_up.margin, [rated[i] for i in others]),
         requests=count,
         best=rated[best],
         runner_up=runner_up,
@@ -267,7 +270,9 @@ def _less(estimate: Interval, optimism: float) -> Interval:
     return Interval(*(value - optimism for value in estimate))
 
 
-def _verdict(best: Candidate, margin: Interval) -> Verdict:
-    if margin.mean <= 0 or margin.low <= 0:
+def _verdict(best: Candidate, margin: Interval, others: Sequence[Rated]) -> Verdict:
+    # What a record does not know is replayed as wrong, so such a rival may be faster than it looks.
+    underrated = any((rival.unknown_rounds or 0) > MOST_UNKNOWN for rival in others)
+    if margin.mean <= 0 or margin.low <= 0 or underrated:
         return "too close to call"
     return "speculate" if best.gamma else "do not speculate"

@@ -70,7 +70,7 @@ def notes(answer: Answer, replayed: Replayed) -> list[str]:
     if cut:
         said.append(
             f"up to {cut:.1%} of target forwards went past what the trace recorded; there replay takes a draft for "
-            "wrong, so those speeds are too low"
+            "wrong, so those speeds are too low, and a policy that looks slower may be faster"
         )
     if answer.optimism >= 0.0005:
         said.append(

@@ -72,7 +72,7 @@ def replay(
             steps += step_rows(emitted, source, names[number], request.prompt_tokens)
         return Piece([], [], steps)
 
-    warm_up(pair, policies, filler(requests[0].prompt_tokens))
+    warm_up(pair, policies, filler(requests[0].prompt_tokens), min(WARM_UP, requests[0].limit))
     recorded = in_pieces(out, len(requests), record, on_request)
     note = f"tokens and acceptance are those of the trace {trace.path.name}, recorded with {_pair_of(trace)}"
     made = provenance(pair, "replayed on hardware", command, trace.provenance.prompts, [note, *trace.provenance.notes])
@@ -89,11 +89,13 @@ def filler(count: int) -> list[int]:
     return [1] * count
 
 
-def warm_up(pair: Pair, policies: Mapping[str, Policy], prompt: Sequence[int]) -> None:
-    """Run each policy a little on a made-up text: first forwards are slow, and in graph mode compile."""
-    script = Script([1] * WARM_UP, [WARM_UP - i if i % 5 else 0 for i in range(WARM_UP)])
+def warm_up(
+    pair: Pair, policies: Mapping[str, Policy], prompt: Sequence[int], tokens: int = WARM_UP, batch: int = 1
+) -> None:
+    """Write so many made-up tokens under each policy: first forwards are slow, and in graph mode compile."""
+    script = Script([1] * tokens, [tokens - i if i % 5 else 0 for i in range(tokens)])
     for policy in policies.values():
-        list(decode(policy, prompt, WARM_UP, pair.target, pair.draft, pair.sampling, script=script))
+        list(decode(policy, prompt, tokens, pair.target, pair.draft, pair.sampling, script=script, batch=batch))
 
 
 def _check(pair: Pair, trace: Trace, requests: Sequence[Request], gamma: int) -> None:

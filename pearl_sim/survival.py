@@ -104,7 +104,12 @@ def estimate(checks: Checks) -> list[Depth]:
             int(accepted[k]),
             wilson(float(h[k]), float(h[k] ** 2 * spread[k]), float(checked[k]), t),
             wilson(float(survival[k]), float(s_spread[k]), float(checked[k]), t),
-            Interval(float(mean[k]), float(mean[k] - t * m_spread[k] ** 0.5), float(mean[k] + t * m_spread[k] ** 0.5)),
+            # No forward gives fewer tokens than one, or more than its drafts and one.
+            Interval(
+                float(mean[k]),
+                max(1.0, float(mean[k] - t * m_spread[k] ** 0.5)),
+                min(k + 2.0, float(mean[k] + t * m_spread[k] ** 0.5)),
+            ),
         )
         for k in range(depths)
     ]

@@ -36,7 +36,7 @@ class Latencies(NamedTuple):
     """One model's times in every circumstance, in the order of `circumstance`.
 
     alone, beside: while the other model waits, or runs too.
-    rested:        the same where the model itself waited in the round before, and has to be woken, its caches cold;
+    rested:        the same where the model itself waited in the round before, and finds its caches cold;
                    so has a draft after prefill, since the target reads the prompt for longer.
     """
 

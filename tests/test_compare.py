@@ -143,7 +143,10 @@ def test_compare_from_the_command_line_fails_past_its_tolerance_only(tmp_path, m
     for wrong, complaint in (
         (["--tolerance", "2"], "--tolerance 2.0: must be a share"),
         (["--gamma", "x"], "must be whole numbers"),
-        (["--policy", "sd", "--gamma", "7"], "no timed run of such a policy and gamma"),
+        (["--policy", "sd", "--gamma", "7"], "--gamma 7: was not timed in run; there are 1, 3"),
+        (["--policy", "pearl,typo"], "--policy typo: was not timed in run; there are ar, pearl,"),
+        (["--out", "c.txt"], "--out c.txt: must be a .png file"),
+        (["--out", "nowhere/c.png"], "--out nowhere/c.png: must be a .png file in a directory that exists"),
         (["--cost", "gone.toml"], "gone.toml: no such"),
     ):
         code, told = said(*wrong)

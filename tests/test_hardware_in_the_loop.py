@@ -94,7 +94,7 @@ def test_every_mode_and_draft_follows_a_script(models, mode, draft):
             assert rounds(e.step for e in emitted) == rounds(simulated(POLICIES[name](3), 3, len(runs), runs))
 
 
-def test_a_batch_reads_so_many_copies_in_every_forward_of_both_models(models):
+def test_a_batch_reads_so_many_copies_in_every_forward_of_the_target(models):
     seen = []
     script = Script([7] * 12, [11 - i for i in range(12)])
     with opened(models) as pair:
@@ -269,7 +269,7 @@ def test_fidelity_measures_compares_and_writes_its_page(models, tmp_path):
     assert len(measured.found) == 2 * 21
     assert (measured.found["equal_requests"] == 3).all()
     whole, part = (load_steps(tmp_path / "fidelity" / name) for name in (fidelity.WHOLE, fidelity.PART))
-    assert set(part.filter(role="draft", overlapped=False)["tokens"]) - {9, 10, 11} <= {2, 8, *part["tokens"]}
+    assert set(part.filter(pl.col("role") == "draft", pl.col("context") > 0)["tokens"]) == {2, 8}
     assert not any("pearl-no" in source for source in part["source"])
     assert {s.split(" ")[1] for s in part["source"]} == {"ar", "sd-2", "sd-8", "pearl-2", "pearl-8"}
     assert len(whole) > len(part)

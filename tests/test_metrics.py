@@ -111,3 +111,12 @@ def test_a_sample_without_spread_is_right_or_cannot_tell():
     assert standard_errors([5, 5], 5) == 0
     assert math.isnan(standard_errors([5, 5], 4))
     assert standard_errors([5, 7], 4) == pytest.approx(2)
+
+
+def test_a_draft_past_the_end_of_a_record_is_neither_checked_nor_refused():
+    runs = np.array([0, 2, 1, 0, 2, 1, 0], np.int64)
+    policy = speculative(3)
+    [timeline] = simulate(policy, [Request(1, 7, runs)], ConstantCost(draft="1 ns", target="5 ns").timing(policy), 0)
+    assert acceptance_by_depth([timeline]) == [(1, 2, 2), (2, 2, 2), (3, 2, 0)]
+    cut = np.array([False, True, False, False, False, False, False])
+    assert acceptance_by_depth([timeline], [cut]) == [(1, 2, 2), (2, 2, 2), (3, 1, 0)]

@@ -157,11 +157,22 @@ def test_runs_of_chains_are_compared_with_the_geometric_law_of_equal_mean():
     assert acceptance.run_lengths([request([3], 1)]).is_empty()
 
 
+def test_chains_that_outlive_the_record_are_no_refusals():
+    """Cut at 4, the chains of alpha 0.9 look like 0.75 if each is taken to end with a refusal."""
+    law = Iid(alpha=0.9)
+    requests = [request(np.minimum(law.runs(3, number, 4100), 4), 4000) for number in range(5)]
+    censored = [one.runs >= 4 for one in requests]
+    chains = [chain for own in acceptance.chains(requests, censored) for chain in own]
+    accepted, refused = sum(length for length, _ in chains), sum(ended for _, ended in chains)
+    assert accepted / (accepted + refused) == pytest.approx(0.9, abs=0.01)
+    assert all(ended == (length < 4) for length, ended in chains)
+
+
 def test_acceptance_by_category_covers_every_request(trace_study):
     kinds = acceptance.by_category(trace_study)
     assert kinds["requests"].sum() == len(trace_study.requests)
     chains = acceptance.chains(trace_study.requests)
-    accepted, ends = sum(map(sum, chains)), sum(map(len, chains))
+    accepted, ends = (sum(chain[part] for own in chains for chain in own) for part in (0, 1))
     low, high = kinds["acceptance"].min(), kinds["acceptance"].max()
     assert low <= accepted / (accepted + ends) <= high
 

@@ -242,9 +242,11 @@ def _follow(
                 kept += min(depth, limit - chain)
                 ends[1, depth] += 1
                 if accepted < checked:
-                    depth += 1
                     corrections += 1
-                    unknown += len(censored) > 0 and censored[first_run[request] + chain]
+                    if len(censored) > 0 and censored[first_run[request] + chain]:
+                        unknown += 1
+                    else:
+                        depth += 1
                 ends[0, depth] += 1
                 deepest = max(deepest, depth)
         chains[request, 0], chains[request, 1] = kept, corrections

@@ -8,7 +8,7 @@ import polars as pl
 
 from pearl_sim import trace
 from pearl_sim.figure import COLOURS, Chart, colour, shape
-from pearl_sim.judge import Request
+from pearl_sim.judge import Censored, Request
 from pearl_sim.metrics import ratio
 from pearl_sim.report.section import Figure, Section, Text
 from pearl_sim.report.study import Study
@@ -37,27 +37,31 @@ def by_depth(study: Study) -> pl.DataFrame:
     return rows.select("policy", "depth", "checked", "acceptance", low=middle - reach, high=middle + reach).collect()
 
 
-def chains(requests: Sequence[Request]) -> list[list[int]]:
-    """Return each request's run lengths where chains start: at token 1, and after every token the target writes."""
-    found: list[list[int]] = []
-    for request in requests:
+def chains(requests: Sequence[Request], censored: Sequence[Censored] | None = None) -> list[list[tuple[int, bool]]]:
+    """Return each request's chains, (length, whether a refusal ended it), in order.
+
+    They start at token 1, and after every token the target writes; what ends one that is censored nobody knows.
+    """
+    found: list[list[tuple[int, bool]]] = []
+    for number, request in enumerate(requests):
         runs, place, own = request.runs.tolist(), 1, []
         while place < request.limit:
-            own.append(runs[place])
+            own.append((runs[place], censored is None or not censored[number][place]))
             place += runs[place] + 1
         found.append(own)
     return found
 
 
-def run_lengths(requests: Sequence[Request]) -> pl.DataFrame:
-    """Return length, observed, geometric: the shares of chains of each length, and the geometric law of equal mean.
+def run_lengths(requests: Sequence[Request], censored: Sequence[Censored] | None = None) -> pl.DataFrame:
+    """Return length, observed, geometric: the shares of chains of each length, and the geometric law that fits them.
 
-    The last row holds all chains of LONGEST_SHOWN or more.
+    The last row holds all chains of LONGEST_SHOWN or more; censored ones count where the record ends.
     """
-    lengths = np.array([length for own in chains(requests) for length in own], np.int64)
+    found = [chain for own in chains(requests, censored) for chain in own]
+    lengths, refusals = np.array([length for length, _ in found], np.int64), sum(ended for _, ended in found)
     if not len(lengths):
         return pl.DataFrame(schema={"length": pl.Int64, "observed": pl.Float64, "geometric": pl.Float64})
-    alpha = lengths.sum() / (lengths.sum() + len(lengths))
+    alpha = lengths.sum() / max(1, lengths.sum() + refusals)
     counts = np.bincount(np.minimum(lengths, LONGEST_SHOWN), minlength=LONGEST_SHOWN + 1)
     depth = np.arange(LONGEST_SHOWN + 1)
     geometric = np.where(depth < LONGEST_SHOWN, (1 - alpha) * alpha**depth, alpha**depth)
@@ -74,14 +78,15 @@ def by_category(study: Study) -> pl.DataFrame:
     if not study.run.trace:
         return pl.DataFrame(schema=schema)
     kinds = trace.load(study.run.trace).requests["category"].to_list()
-    of_kind: dict[str, list[list[int]]] = {}
-    for kind, own in zip(kinds, chains(study.requests), strict=False):
+    of_kind: dict[str, list[list[tuple[int, bool]]]] = {}
+    for kind, own in zip(kinds, chains(study.requests, study.censored), strict=False):
         if kind is not None and own:
             of_kind.setdefault(kind, []).append(own)
-    rows = [
-        (kind, len(own), *ratio([sum(runs) for runs in own], [sum(runs) + len(runs) for runs in own]))
-        for kind, own in of_kind.items()
-    ]
+    rows = []
+    for kind, of_requests in of_kind.items():
+        accepted = [sum(length for length, _ in request) for request in of_requests]
+        refused = [sum(ended for _, ended in request) for request in of_requests]
+        rows.append((kind, len(of_requests), *ratio(accepted, np.add(accepted, refused))))
     return pl.DataFrame(rows, schema, orient="row", strict=False).sort("requests", "category", descending=[True, False])
 
 
@@ -102,7 +107,8 @@ def section(studies: Sequence[Study]) -> Section | None:
 
 
 def _figures(study: Study, number: int) -> list[Figure]:
-    depths, lengths, kinds = by_depth(study), run_lengths(study.requests), by_category(study)
+    cut = study.censored
+    depths, lengths, kinds = by_depth(study), run_lengths(study.requests, cut), by_category(study)
     policies = depths["policy"].unique(maintain_order=True).to_list()
     base = alt.Chart(depths).encode(
         x=alt.X(
@@ -141,6 +147,7 @@ def _figures(study: Study, number: int) -> list[Figure]:
         words = (
             f"Bars: share of chains accepted for exactly so many tokens ({LONGEST_SHOWN}: or more). "
             "Dots: the geometric law of equal mean, which i.i.d. acceptance would give."
+            + (" Some chains outlive the record; they stand where it ends, and are longer in truth." if cut else "")
         )
         legend = [("observed", RECORDED), ("geometric law", GEOMETRIC)]
         figures.append(Figure(f"run_lengths_{number}", lengths_chart, words, legend, study.title))

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from pearl_sim import compare_figure
 from pearl_sim.compare import compare, verdict
-from pearl_sim.cost import EmpiricalCost
+from pearl_sim.cost import Cost, EmpiricalCost
+from pearl_sim.errors import InputError
 from pearl_sim.figure import COLOURS
-from pearl_sim.policies import of_label
+from pearl_sim.policies import POLICIES, of_label
 from pearl_sim.report.section import Figure, Section, Table, Text, percent
 from pearl_sim.report.study import Study
 from pearl_sim.trace import Trace, load
@@ -20,7 +21,10 @@ def section(studies: Sequence[Study]) -> Section | None:
         if not trace:
             continue
         same = isinstance(study.cost, EmpiricalCost) and study.cost.trace == trace.path
-        found = compare(trace, study.cost, "these runs' own steps" if same else "other steps")
+        priced = [source for source in runs_of(trace) if is_priced(study.cost, source)]
+        if not priced:
+            continue
+        found = compare(trace, study.cost, "these runs' own steps" if same else "other steps", priced)
         outcome = verdict(found)
         rounds = "every round of every run was" if outcome.rounds_equal else "not every round of every run was"
         names = [name for name in COLOURS if name in set(found["policy"])]
@@ -61,4 +65,18 @@ def timed(study: Study) -> Trace | None:
     if study.run.trace is None or not isinstance(study.cost, EmpiricalCost):
         return None
     trace = load(study.run.trace)
-    return trace if any(of_label(source) for source in trace.steps["source"].unique()) else None
+    return trace if runs_of(trace) else None
+
+
+def runs_of(trace: Trace) -> list[str]:
+    """Return the labels of a trace's timed runs."""
+    return [source for source in trace.steps["source"].unique(maintain_order=True) if of_label(source)]
+
+
+def is_priced(cost: Cost, source: str) -> bool:
+    """Return whether a cost knows steps as wide as such a run needs."""
+    named = of_label(source)
+    try:
+        return bool(named and cost.timing(POLICIES[named[0]](named[1])))
+    except InputError:
+        return False

@@ -12,13 +12,13 @@ import polars as pl
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import Cost
 from pearl_sim.drivers import kernel, sim
-from pearl_sim.judge import Request
-from pearl_sim.metrics import Interval, Totals, ratio
+from pearl_sim.judge import Censored, Request
+from pearl_sim.metrics import Interval, Totals, acceptance_by_depth, ratio
 from pearl_sim.policies import POLICIES
 from pearl_sim.report.section import Text, told
 from pearl_sim.rules import Policy, candidates
 from pearl_sim.run import Place, Run
-from pearl_sim.scenario import requests_of
+from pearl_sim.scenario import censored_of, requests_of
 from pearl_sim.timeline import Timeline
 from pearl_sim.timing import Timing
 
@@ -52,6 +52,7 @@ class Study(NamedTuple):
 
     gammas: those that the run tried there.
     few:    the first requests, of MOST_TOKENS output tokens in all.
+    censored: where the requests' runs are known only to be at least so long; None if they are known everywhere.
     """
 
     run: Run
@@ -61,6 +62,7 @@ class Study(NamedTuple):
     requests: list[Request]
     few: list[Request]
     played: dict[str, Played]
+    censored: list[Censored] | None
 
     @property
     def title(self) -> str:
@@ -112,7 +114,7 @@ def study(run: Run, place: Place) -> Study:
         played[name] = Played(
             policy, totals(policy, requests, timing, point.seed), timelines(policy, few, timing, point.seed)
         )
-    return Study(run, place, point.cost, gammas, requests, few, played)
+    return Study(run, place, point.cost, gammas, requests, few, played, censored_of(point.source))
 
 
 def totals(policy: Policy, requests: list[Request], timing: Timing, seed: int) -> list[Totals]:
@@ -141,10 +143,12 @@ def fit(study: Study) -> Fit | None:
     if not study.drafting:
         return None
     pearl, sd = (name if name in study.played else study.drafting[0] for name in ("pearl", "sd"))
-    law = study.run.point(study.place, study.played[pearl].policy.gamma).law
+    point = study.run.point(study.place, study.played[pearl].policy.gamma)
+    law = point.law
     rounds = [step for timeline in study.played[pearl].timelines for step in timeline[1:]]
-    checked = sum(min(step.accepted + 1, candidates(step.frontier, step.round)) for step in rounds)
-    accepted = sum(step.accepted for step in rounds)
+    # What lies past the end of a record is neither accepted nor refused.
+    by_depth = acceptance_by_depth(study.played[pearl].timelines, study.censored)
+    checked, accepted = (sum(row[column] for row in by_depth) for column in (1, 2))
     drafts = [
         step.draft_ns / step.round.draft
         for timeline in study.played[sd].timelines
