@@ -85,6 +85,7 @@ def timeline(
     """Show the rounds of one request: replayed, and beside it as recorded, if the trace holds such a run."""
     from pearl_sim.cli_models import policies_of
     from pearl_sim.drivers.sim import simulate
+    from pearl_sim.metrics import unknown_rounds
     from pearl_sim.recorded import recorded
     from pearl_sim.trace import load, refuse_beyond_record
 
@@ -106,6 +107,11 @@ def timeline(
         _write_events(runs, about, out)
     if ascii:
         _draw(runs, request)
+    censored = found.censored(number + 1)
+    unknown = unknown_rounds([steps], [censored[number]]) if censored else 0
+    if unknown:
+        told = "went past what the trace recorded; there a draft is shown as rejected, and nobody knows whether it was"
+        print(f"{unknown:.1%} of target forwards {told}", file=sys.stderr)
     if len(measured) < len(steps) and source in found.steps["source"]:
         told = f"{len(measured)} of {len(steps)} rounds, in which it did what replay does; the rest is left out"
         print(f"of the recorded run: {told}", file=sys.stderr)

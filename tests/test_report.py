@@ -10,14 +10,16 @@ import pytest
 from cases import constant, request, runs_from_bits, simulated
 from hypothesis import given
 from hypothesis import strategies as st
+from small_trace import small_trace
 
 from pearl_sim import output, run, scenario, sweep, theory
 from pearl_sim.acceptance import Iid
-from pearl_sim.cost import RooflineCost
+from pearl_sim.cost import EmpiricalCost, RooflineCost
 from pearl_sim.metrics import totals
 from pearl_sim.policies import POLICIES
 from pearl_sim.report import (
     acceptance,
+    against_runs,
     devices,
     exact,
     gantt,
@@ -28,6 +30,7 @@ from pearl_sim.report import (
     time_use,
     win_map,
 )
+from pearl_sim.trace import save
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
@@ -280,3 +283,17 @@ def test_the_present_winner_stands_until_it_is_clearly_beaten():
     assert sensitivity.fastest(times, "ar") == ["ar", "ar", "sd"]
     bands = sensitivity.merged("alpha", np.array([0.0, 0.5, 1.0]), ["ar", "sd", "sd"])
     assert bands == [sensitivity.Band("alpha", 0.0, 0.25, "ar"), sensitivity.Band("alpha", 0.25, 1.0, "sd")]
+
+
+def test_runs_wider_than_the_cost_knows_are_left_out_of_the_comparison(tmp_path):
+    """The small trace has target steps of up to 4 positions: speculative decoding needs gamma + 1."""
+    save(small_trace(tmp_path / "steps"))
+    cost = EmpiricalCost(trace=tmp_path / "steps")
+    assert [against_runs.is_priced(cost, source) for source in ("ar", "sd-3", "sd-4", "pearl-4", "pearl-5", "x")] == [
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
