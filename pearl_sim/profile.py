@@ -124,6 +124,13 @@ def one_pass(pair: Pair, grid: Grid, number: int) -> list[Row]:
         )
         emitted = list(islice(rounds, 1 + ROUNDS))
         rows += step_rows(emitted, f"{PROFILE}{name} at {context} x {batch}", f"{number:05}", context, batch)
+    for batch, context in product(grid.batches, grid.contexts):
+        # No policy has the draft read a prompt by itself, but what it takes alone belongs to a profile.
+        assert pair.draft, "a profile needs a draft"
+        pair.draft.read(filler(context), batch=batch)
+        read = pair.draft.finish()
+        source = f"{PROFILE}prompt at {context} x {batch}"
+        rows.append((source, f"{number:05}", 0, "draft", read.start_ns, read.stop_ns, context, 0, batch, False))
     return rows
 
 

@@ -229,7 +229,9 @@ def test_a_profile_holds_every_kind_of_step_at_every_context_and_batch_size(pair
             assert set(own.filter(role=role)["tokens"]) == sizes
         kinds = set(own.filter(role="draft", tokens=3).select("overlapped", "rested").rows())
         assert kinds == {(False, False), (False, True), (True, False), (True, True)}
-        assert set(steps.filter(batch=batch, context=0)["tokens"]) == {8, 40}
+        read = steps.filter(batch=batch, context=0)
+        for role, beside in (("draft", False), ("draft", True), ("target", False), ("target", True)):
+            assert set(read.filter(role=role, overlapped=beside)["tokens"]) == {8, 40}
     assert decoding["context"].min() == 9
     assert made.provenance.source == "profiled"
     assert read_cost(tmp_path / "profile" / "cost.toml").model == "affine"
