@@ -6,6 +6,8 @@ starts late (the order has to reach it first) and because what was written has t
 
 import polars as pl
 
+from pearl_sim.latencies import rounds_of
+
 COLUMNS = {
     "source": pl.String,
     "rounds": pl.Int64,
@@ -25,24 +27,17 @@ after_us:     from the end of that step to the start of the next round: the answ
 
 def efficiency(steps: pl.DataFrame) -> pl.DataFrame:
     """Return COLUMNS for every source in `steps`: of decoding rounds but each request's last, whose end nobody saw."""
-    decoding = steps.filter(pl.col("context") > 0).with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"))
-    rounds = (
-        decoding.group_by("source", "request", "round", maintain_order=True)
-        .agg(start=pl.col("start_ns").min(), stop=pl.col("stop_ns").max(), longest=pl.col("ns").max())
-        .sort("request", "round", maintain_order=True)
-        .with_columns(lasted=pl.col("start").shift(-1).over("source", "request") - pl.col("start"))
-        .drop_nulls()
-        .with_columns(late=pl.col("stop") - pl.col("start") - pl.col("longest"))
-        .with_columns(after=pl.col("lasted") - pl.col("longest") - pl.col("late"))
+    longest = pl.max_horizontal("draft_ns", "score_ns")
+    lasted = pl.col("start_ns").shift(-1).over("source", "request") - pl.col("start_ns")
+    late = pl.col("stop_ns") - pl.col("start_ns") - longest
+    rounds = rounds_of(steps).with_columns(longest=longest, lasted=lasted, late=late).drop_nulls("lasted")
+    rounds = rounds.with_columns(after=pl.col("lasted") - pl.col("longest") - pl.col("late"))
+    found = rounds.group_by("source").agg(
+        rounds=pl.len().cast(pl.Int64),
+        wall_over_critical=pl.col("lasted").sum() / pl.col("longest").sum(),
+        hand_over_us=(pl.col("late") + pl.col("after")).mean() / 1000,
+        late_us=pl.col("late").mean() / 1000,
+        after_us=pl.col("after").mean() / 1000,
     )
-    return (
-        rounds.group_by("source", maintain_order=True)
-        .agg(
-            rounds=pl.len().cast(pl.Int64),
-            wall_over_critical=pl.col("lasted").sum() / pl.col("longest").sum(),
-            hand_over_us=(pl.col("late") + pl.col("after")).mean() / 1000,
-            late_us=pl.col("late").mean() / 1000,
-            after_us=pl.col("after").mean() / 1000,
-        )
-        .select(list(COLUMNS))
-    )
+    in_order = steps.select(pl.col("source").unique(maintain_order=True))
+    return in_order.join(found, on="source", maintain_order="left").select(list(COLUMNS))
