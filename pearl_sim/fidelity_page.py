@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from pearl_sim import compare_figure, profile
+from pearl_sim import compare_figure, profile_summary
 from pearl_sim.compare import PARTS, Verdict, verdict
 from pearl_sim.efficiency import efficiency
 from pearl_sim.fidelity import KEPT, PROFILED, Measured
@@ -84,7 +84,7 @@ def text(measured: Measured, picture: str) -> str:
     known = pl.col("policy").is_in(PROFILED) & pl.col("gamma").is_in([0, *KEPT])
     others = part.filter(~known)
     kept = " and ".join(map(str, KEPT))
-    doubts = profile.doubts(measured.profile.steps)
+    doubts = profile_summary.doubts(measured.profile.steps)
     partial = {(row["policy"], row["gamma"]): row["error"] for row in part.iter_rows(named=True)}
     rows = list(whole.iter_rows(named=True))
     outcomes = {

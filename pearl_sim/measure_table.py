@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import polars as pl
 from rich.table import Table
 
-from pearl_sim import profile
 from pearl_sim.compare import PARTS, verdict
 from pearl_sim.efficiency import efficiency
+from pearl_sim.profile_summary import doubts, summary
 from pearl_sim.trace import Profile, Trace
 
 KINDS = {
@@ -21,7 +21,7 @@ KINDS = {
 
 def of_profile(made: Profile) -> list[object]:
     """Return a table of the kinds of steps, alone and beside the other model, then what the fit and the doubts say."""
-    found = profile.summary(made.steps)
+    found = summary(made.steps)
     table = _table(
         "median step times in ms, and how well the mean is known",
         ("model", "batch", "size", *KINDS),
@@ -31,8 +31,7 @@ def of_profile(made: Profile) -> list[object]:
         cells = (_spread(kind.row(0, named=True)) if len(kind) else "" for kind in own)
         table.add_row(str(role), str(batch), str(size), *cells)
     fitted = [line.removeprefix("# ") for line in made.cost.splitlines() if line.startswith(("# draft", "# target"))]
-    doubts = [f"Warning: {doubt}" for doubt in profile.doubts(made.steps)]
-    return [table, "affine fit:", *fitted, *doubts]
+    return [table, "affine fit:", *fitted, *(f"Warning: {doubt}" for doubt in doubts(made.steps))]
 
 
 def of_runs(made: Trace) -> list[object]:

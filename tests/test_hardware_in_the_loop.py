@@ -24,11 +24,13 @@ from pearl_sim.drivers.real import decode
 from pearl_sim.drivers.sim import simulate
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Request
+from pearl_sim.latencies import timed
 from pearl_sim.models.drafting import Script
 from pearl_sim.models.lm import ModelSettings
 from pearl_sim.models.pair import open_pair
 from pearl_sim.models.sampling import Sampling
 from pearl_sim.policies import POLICIES, label
+from pearl_sim.profile_summary import doubts
 from pearl_sim.scenario import read_cost
 from pearl_sim.trace import REQUESTS, STEPS, TOKENS, Provenance, Trace, load, load_steps, save
 
@@ -222,7 +224,7 @@ def test_a_profile_holds_every_kind_of_step_at_every_context_and_batch_size(pair
     made = profile.profile(pair, grid, 3, tmp_path / "profile", "pearl-sim profile", False)
     steps = load_steps(tmp_path / "profile")
     assert steps.equals(made.steps)
-    decoding = profile.timed(steps).filter(pl.col("context") > 0)
+    decoding = timed(steps).filter(pl.col("context") > 0)
     for batch in grid.batches:
         own = decoding.filter(batch=batch)
         for role, sizes in (("draft", {1, 3}), ("target", {1, 2, 3, 4})):
@@ -254,9 +256,9 @@ def passes(levels, spread=0.0):
 
 
 def test_a_profile_says_when_it_is_not_to_be_trusted():
-    assert profile.doubts(passes([1_000_000] * 5, 0.05)) == []
-    assert "too few passes" in profile.doubts(passes([1_000_000] * 2))[0]
-    noisy, unsteady = profile.doubts(passes([1_000_000, 1_600_000, 1_000_000, 1_000_000]))
+    assert doubts(passes([1_000_000] * 5, 0.05)) == []
+    assert "too few passes" in doubts(passes([1_000_000] * 2))[0]
+    noisy, unsteady = doubts(passes([1_000_000, 1_600_000, 1_000_000, 1_000_000]))
     assert "too noisy to trust" in noisy
     assert "too unsteady to trust: the slowest pass took 1.60 times" in unsteady
 

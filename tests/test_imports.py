@@ -96,3 +96,11 @@ def test_importing_the_command_line_loads_no_heavy_library():
     code = f"import sys, {entry}; print(*[name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert done.stdout.strip() == ""
+
+
+def test_what_only_reads_recordings_needs_no_torch():
+    """Compare and the report work where the models are not installed."""
+    names = "compare, compare_figure, measure_table, cli_measure, recommend, report.page"
+    block = "import sys; sys.modules['torch'] = sys.modules['transformers'] = None"
+    code = f"{block}; import importlib; [importlib.import_module('pearl_sim.' + n) for n in '{names}'.split(', ')]"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
