@@ -12,6 +12,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from pearl_sim import latencies
+from pearl_sim.affine import Affine, Forward
 from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
 from pearl_sim.errors import InputError
 from pearl_sim.rules import Policy, widest
@@ -21,6 +22,8 @@ from pearl_sim.timing import HandOver, Latencies, Latency, Timing, everywhere
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Spread = Annotated[tuple[Annotated[float, Field(gt=-1, allow_inf_nan=False)], ...], Field(strict=False)]
+"""Equally likely relative deviations from the time before context counts; none: always the same."""
 
 
 def overlap_ppm(contention: float) -> int:
@@ -56,6 +59,14 @@ class SharedCost(Settings):
             prefill_ns=prefill if given is None else lambda prompt_tokens: (0, given),
         )
 
+    def _affine_timing(self, policy: Policy, law: Affine, draft_spread: Spread, target_spread: Spread) -> Timing:
+        return self._timing(
+            policy,
+            affine_table([law.chain(n) for n in range(policy.gamma + 1)], draft_spread),
+            affine_table([law.verify(k) for k in range(widest(policy) + 1)], target_spread),
+            law.prefill,
+        )
+
     def _hand_over(self, policy: Policy) -> HandOver:
         # The draft alone checks nothing, and autoregressive decoding has nothing to check.
         sync = self.sync or 0
@@ -69,14 +80,14 @@ class ConstantCost(SharedCost):
     draft: PositiveNanoseconds
     target: PositiveNanoseconds
 
+    @property
+    def law(self) -> Affine:
+        """Return the same as an affine law, whose bases are all there is."""
+        return Affine(Forward(self.draft), Forward(self.target))
+
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses."""
-        return self._timing(
-            policy,
-            fixed([self.draft * n for n in range(policy.gamma + 1)]),
-            fixed([self.target] * (widest(policy) + 1)),
-            lambda prompt_tokens: (self.draft, self.target),
-        )
+        return self._affine_timing(policy, self.law, (), ())
 
 
 class AffineForward(Settings):
@@ -87,20 +98,12 @@ class AffineForward(Settings):
     per_token: Picoseconds = 0
     per_context_token: Picoseconds = 0
     per_token_and_context_token: Picoseconds = 0
-    spread: Annotated[tuple[Annotated[float, Field(gt=-1, allow_inf_nan=False)], ...], Field(strict=False)] = ()
-    """Equally likely relative deviations from the time before context counts; none: always the same."""
+    spread: Spread = ()
 
-    def ns(self, tokens: int, batch: int) -> int:
-        """Return the time of a forward over that many tokens of each sequence, before context counts."""
-        return self.base + (self.per_sequence + self.per_token * tokens) * batch // 1000
-
-    def slope_ps(self, tokens: int, batch: int) -> int:
-        """Return by how much that grows with each token of context."""
-        return (self.per_context_token + self.per_token_and_context_token * tokens) * batch
-
-    def drawn(self, ns: int) -> tuple[int, ...]:
-        """Return the equally likely times around `ns`."""
-        return tuple(max(min(1, ns), round(ns * (1 + deviation))) for deviation in self.spread) or (ns,)
+    @property
+    def law(self) -> Forward:
+        """Return the terms, without the spread."""
+        return Forward(*(getattr(self, term) for term in Forward._fields))
 
 
 class AffineCost(SharedCost):
@@ -119,30 +122,14 @@ class AffineCost(SharedCost):
             raise ValueError("draft.spread and target.spread must list equally many deviations")
         return self
 
+    @property
+    def law(self) -> Affine:
+        """Return the terms, without the spreads."""
+        return Affine(self.draft.law, self.target.law, self.draft_start, self.batch)
+
     def timing(self, policy: Policy) -> Timing:
         """Return the tables for every size that the policy uses."""
-        chain, positions = range(policy.gamma + 1), range(widest(policy) + 1)
-        draft, target, batch = self.draft, self.target, self.batch
-        step_ns, context_ps = draft.ns(1, batch), draft.slope_ps(1, batch)
-        chain_ns = [
-            # The i-th forward of a chain also reads the i tokens written before it.
-            self.draft_start + n * step_ns + context_ps * (n * (n - 1) // 2) // 1000 if n else 0
-            for n in chain
-        ]
-        return self._timing(
-            policy,
-            Latency(
-                base_ns=tuple(draft.drawn(ns) for ns in chain_ns),
-                slope_ps=tuple(n * context_ps for n in chain),
-                floor_ns=(0,) * len(chain),
-            ),
-            Latency(
-                base_ns=tuple(target.drawn(target.ns(k, batch)) for k in positions),
-                slope_ps=tuple(target.slope_ps(k, batch) for k in positions),
-                floor_ns=(0,) * len(positions),
-            ),
-            lambda prompt: (draft.ns(prompt, batch), target.ns(prompt, batch)),
-        )
+        return self._affine_timing(policy, self.law, self.draft.spread, self.target.spread)
 
 
 class RooflineModel(Settings):
@@ -266,6 +253,7 @@ Cost: TypeAlias = ConstantCost | AffineCost | RooflineCost | EmpiricalCost
 """Any cost model."""
 
 
-def fixed(times_ns: list[int]) -> Latency:
-    """Return a latency that depends on size alone."""
-    return Latency(tuple((ns,) for ns in times_ns), (0,) * len(times_ns), (0,) * len(times_ns))
+def affine_table(sizes: list[tuple[int, int]], spread: Spread) -> Latency:
+    """Return the times of these sizes, each a time in ns and its slope in ps a token of context."""
+    drawn = [tuple(max(min(1, ns), round(ns * (1 + deviation))) for deviation in spread) or (ns,) for ns, _ in sizes]
+    return Latency(tuple(drawn), tuple(slope_ps for _, slope_ps in sizes), (0,) * len(sizes))

@@ -1,8 +1,8 @@
 """How points are simulated: together where they differ in price only, else one by one.
 
-What lockstep decoding does never depends on the clock.  So points that differ only in what a constant cost charges
-make the same rounds: these are walked once, and priced in arrays.  Every other point is simulated on its own, by either
-driver, and gives a sample of the same shape.
+What lockstep decoding does never depends on the clock.  So points that differ only in what a constant or affine cost
+charges make the same rounds: these are walked once, and priced in arrays.  Every other point is simulated on its own,
+by either driver, and gives a sample of the same shape.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,22 +12,20 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from pearl_sim import theory
+from pearl_sim import prices, theory, together
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import ConstantCost, Cost
 from pearl_sim.drivers import kernel, sim
+from pearl_sim.drivers.walk import Walk, walk
 from pearl_sim.policies import autoregressive
-from pearl_sim.prices import ConstantCosts
-from pearl_sim.rules import Policy
+from pearl_sim.prices import Costs
+from pearl_sim.rules import Policy, Round
 from pearl_sim.scenario import Point, Scenario, Source, censored_of, requests_of
 from pearl_sim.timing import mean_round_ns, prefill_parts
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
 Whole: TypeAlias = Integers | Floats
-
-WHOLE = 2**53
-"""Up to here floats hold every whole number, so sums and products of nanoseconds are exact in them, and fast."""
 
 BLOCK = 1 << 16
 """Times of requests that are worked on at once, so that they stay in the processor's cache."""
@@ -72,17 +70,21 @@ def samples(
     """
     point = scenario.point(points[members[0]])
     policies = [autoregressive(), *point.policy.chosen().values()]
-    if isinstance(point.cost, ConstantCost) and driver != "sim":
-        costs = scenario.constant_costs(point.cost, {key: at[members] for key, at in places.items()}, len(members))
-        walks = [_walked(policy, point.source, False) for policy in policies]
-        fits = np.all([costs.within(WHOLE, w.policy, int(w.counts.sum()), len(w.limits)) for w in walks], axis=0)
-        fitting = np.flatnonzero(fits)
+    if prices.together(point.cost) and driver != "sim":
+        costs = scenario.costs(point.cost, {key: at[members] for key, at in places.items()}, len(members))
+        walks = [_walked(policy, point.source, rounds=costs.grow) for policy in policies]
+        fits = np.all([together.fitting(walked, costs) for walked in walks], axis=0)
+        members, fitting, costs = members[~fits], members[fits], costs.taken(np.flatnonzero(fits))
         step = max(1, BLOCK // len(walks[0].limits))
-        for start in range(0, len(fitting), step):
-            block = fitting[start : start + step]
-            some = costs.taken(block)
-            yield members[block], "kernel", [_together(walked, some) for walked in walks]
-        members = members[~fits]
+        for group in costs.alike():
+            for start in range(0, len(group), step):
+                block = group[start : start + step]
+                some = costs.taken(block)
+                yield (
+                    fitting[block],
+                    "kernel",
+                    [_together(walked, some, isinstance(point.cost, ConstantCost)) for walked in walks],
+                )
     for member in members:
         own = scenario.point(points[member])
         used = driver or "kernel"
@@ -97,28 +99,20 @@ def samples(
 
 
 @lru_cache(maxsize=8)
-def _walked(policy: Policy, source: Source, rounds: bool) -> kernel.Walk:
-    return kernel.walk(policy, requests_of(source), censored_of(source), rounds)
+def _walked(policy: Policy, source: Source, rounds: bool) -> Walk:
+    return walk(policy, requests_of(source), censored_of(source), rounds)
 
 
-def _together(walked: kernel.Walk, costs: ConstantCosts) -> tuple[Sample, Prices]:
-    """Return a walk priced at many constant costs."""
-    times = [part.astype(float) for part in costs.round_times(walked.policy, *walked.work)]
-    prefill = [part.astype(float) for part in costs.prefill_times(walked.policy)]
-    counts, count = walked.counts.astype(float), len(walked.limits)
-    each = counts.sum(axis=0)
-    sample = _counted(
-        walked,
-        prefill[0][:, None] + times[0] @ counts.T,
-        count * prefill[1] + times[1] @ each,
-        count * prefill[2] + times[2] @ each,
-    )
+def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Prices]:
+    """Return a walk priced at many costs."""
+    policy, numbers = walked.policy, costs.numbers
+    prefill_ns = costs.prefill_times(policy, walked.prompt_tokens[:1]).round_ns[:, 0].astype(float)
+    forwards = (numbers["draft.base"] / 1e9, numbers["target.base"] / 1e9) if constant else (None, None)
 
-    def round_ns(work: theory.Work) -> Floats:
-        found = costs.round_times(walked.policy, np.array([work.draft]), np.array([work.score]))
-        return found.round_ns[:, 0].astype(float)
+    def round_ns(work: theory.Work) -> Floats | None:
+        return together.round_ns(costs, policy, Round(work.draft, work.score))
 
-    return sample, Prices(round_ns, prefill[0], costs.draft / 1e9, costs.target / 1e9)
+    return _counted(walked, *together.price(walked, costs)), Prices(round_ns, prefill_ns, *forwards)
 
 
 def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
@@ -170,7 +164,7 @@ def _by_events(cost: Cost, policy: Policy, source: Source, seed: int) -> Sample:
     )
 
 
-def _counted(walked: kernel.Walk, time_ns: Whole, draft_ns: Whole, score_ns: Whole) -> Sample:
+def _counted(walked: Walk, time_ns: Whole, draft_ns: Whole, score_ns: Whole) -> Sample:
     drafted, scored = walked.work
     each = walked.counts.sum(axis=0)
     return Sample(

@@ -7,8 +7,8 @@ import itertools
 import math
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
@@ -23,7 +23,7 @@ from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, Roofli
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
-from pearl_sim.prices import KEYS, ConstantCosts, values_of
+from pearl_sim.prices import KEYS, Costs, together, values_of
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
 from pearl_sim.trace import Trace, load, refuse_beyond_record
@@ -171,7 +171,7 @@ class Scenario:
     settings: the file's tables with its overrides, its title aside; traces as seen from the working directory.
     sweep:    what is swept, as it was written.
     axes:     swept key -> values; the points are their product, the last axis fastest.
-    prices:   those axes that only change a constant cost, so that points along them are priced together.
+    prices:   those axes along which points are priced together, with their values as prices.Costs holds them.
     """
 
     name: str
@@ -180,7 +180,7 @@ class Scenario:
     settings: dict[str, Any]
     sweep: dict[str, Any]
     axes: dict[str, list[Value]]
-    prices: frozenset[str]
+    prices: dict[str, NDArray[np.int64]] = field(compare=False)
 
     def __len__(self) -> int:
         """Return the number of points."""
@@ -212,17 +212,10 @@ class Scenario:
         """Return the columns of swept keys at these places; one is whole if all its values are."""
         return {column(key, self.axes[key][0]): self._numbers[key][at] for key, at in places.items()}
 
-    @cached_property
-    def _prices(self) -> dict[str, NDArray[np.int64]]:
-        """Return the values along each axis of `prices`, as ConstantCosts holds them."""
-        return {key: values_of(key.removeprefix("cost."), self.axes[key]) for key in sorted(self.prices)}
-
-    def constant_costs(self, cost: ConstantCost, places: Mapping[str, NDArray[np.int64]], count: int) -> ConstantCosts:
-        """Return `count` constant costs: `cost`, but at these places on the axes of `prices`."""
-        costs = ConstantCosts.of([cost]).taken(np.zeros(count, np.int64))
-        for key, values in self._prices.items():
-            costs = costs.replaced(key.removeprefix("cost."), values[places[key]])
-        return costs
+    def costs(self, cost: ConstantCost | AffineCost, places: Mapping[str, NDArray[np.int64]], count: int) -> Costs:
+        """Return `count` costs: `cost`, but at these places on the axes of `prices`."""
+        swept = {key.removeprefix("cost."): values[places[key]] for key, values in self.prices.items()}
+        return Costs.of(cost, swept, count)
 
     @property
     def points(self) -> list[tuple[dict[str, Value], Point]]:
@@ -259,25 +252,33 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     for key in axes:
         if _get(raw, key) is not None:
             raise InputError(file, f"{key} is both set and swept; keep one")
-    constant = _get(raw, "cost.model") == "constant"
-    prices = frozenset(
-        key for key in axes if constant and key.removeprefix("cost.") in KEYS and key.startswith("cost.")
-    )
-    _check_memory(file, raw, axes, prices)
     for _, table in trace_tables(raw):
         _find_trace(file, table)
-    # No key of a constant cost depends on another, so each of its values is looked at once, not in every point.
+    cost = point_at(file, raw, {key: values[0] for key, values in axes.items()}).cost
+    priced = _priced(file, raw, cost, axes)
+    _check_memory(file, raw, axes, priced)
+    apart = [values[:1] if key in priced else values for key, values in axes.items()]
+    for combination in itertools.product(*apart):
+        point_at(file, raw, dict(zip(axes, combination, strict=True)))
+    return Scenario(file.stem, title, file, raw, sweep, axes, priced)
+
+
+def _priced(
+    file: Path, raw: dict[str, Any], cost: Cost, axes: Mapping[str, list[Value]]
+) -> dict[str, NDArray[np.int64]]:
+    """Return `Scenario.prices`; `cost` is that of the first point."""
+    if not together(cost):
+        return {}
     first = {key: values[0] for key, values in axes.items()}
-    for key in prices:
+    found = {}
+    for key in [f"cost.{key}" for key in KEYS[type(cost)] if f"cost.{key}" in axes]:
         try:
-            values_of(key.removeprefix("cost."), axes[key])
+            # None of these keys depends on another, so each of their values is looked at once, not in every point.
+            found[key] = values_of(cost, key.removeprefix("cost."), axes[key])
         except ValidationError as error:
             point_at(file, raw, first | {key: axes[key][int(error.errors()[0]["loc"][0])]})
             raise
-    apart = [values[:1] if key in prices else values for key, values in axes.items()]
-    for combination in itertools.product(*apart):
-        point_at(file, raw, dict(zip(axes, combination, strict=True)))
-    return Scenario(file.stem, title, file, raw, sweep, axes, prices)
+    return found
 
 
 class _OnlyCost(Settings):
@@ -347,7 +348,7 @@ def _toml_value(text: str) -> Any:
         return text
 
 
-def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]], prices: frozenset[str]) -> None:
+def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]], priced: Collection[str]) -> None:
     """Refuse a sweep that would not fit in memory, before starting it."""
 
     def most(key: str, otherwise: int) -> int:
@@ -357,7 +358,7 @@ def _check_memory(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value
     names = _get(raw, "policy.names")
     policies = len(names) if isinstance(names, list) else 1
     points = math.prod(len(values) for values in axes.values())
-    apart = math.prod(len(values) for key, values in axes.items() if key not in prices)
+    apart = math.prod(len(values) for key, values in axes.items() if key not in priced)
     simulated = most("workload.requests", 1) * most("workload.tokens", 1)
     needed = (apart * BYTES_PER_POINT + points * BYTES_PER_ROW) * policies + simulated * BYTES_PER_TOKEN
     unused = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"

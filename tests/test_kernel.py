@@ -20,6 +20,8 @@ import pearl_sim
 from pearl_sim.acceptance import Decaying, Iid
 from pearl_sim.cost import AffineCost, AffineForward, RooflineCost
 from pearl_sim.drivers import kernel, sim
+from pearl_sim.drivers.compiled import compiled
+from pearl_sim.drivers.walk import walk
 from pearl_sim.errors import InputError
 from pearl_sim.importers import specdecode_bench
 from pearl_sim.policies import POLICIES, pearl
@@ -54,7 +56,7 @@ def test_kernel_and_plain_loop_agree_on_more_than_a_million_cases(name, gamma):
     policy = POLICIES[name](gamma)
     timing = constant(3, 10, sync=1).timing(policy)
     requests = [request(runs) for runs in EVERY_TEXT]
-    walked = kernel.walk(policy, requests)
+    walked = walk(policy, requests)
     spent = np.empty((len(walked.rounds), 3), np.int64)
     kernel._price_rounds(walked, timing, 0, kernel._prefill(walked, timing), spent)
     verified, pending, accepted = walked.rounds.T
@@ -245,10 +247,10 @@ def test_imported_record_gives_the_same_tables_with_either_driver(tmp_path, shar
 
 def test_without_a_directory_to_keep_compiled_code_in_the_kernel_compiles_anew(monkeypatch):
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
-    monkeypatch.setattr(kernel, "follow", kernel._compiled(kernel._follow))
+    monkeypatch.setattr(kernel, "clock", compiled(kernel._clock))
     policy = pearl(3)
     same(policy, [request([0, 3, 2, 1, 0, 5, 4])], constant(3, 10).timing(policy))
-    assert not kernel.follow.stats.cache_path
+    assert not kernel.clock.stats.cache_path
 
 
 COUNT = """
@@ -257,10 +259,11 @@ sys.path.insert(0, ".")
 import numpy as np
 from pearl_sim.cost import ConstantCost
 from pearl_sim.drivers import kernel
+from pearl_sim.drivers.walk import follow
 from pearl_sim.judge import Request
 from pearl_sim.policies import speculative
 timing = ConstantCost(draft="1 ns", target="10 ns").timing(speculative(2))
-((timeline,), hits) = kernel.simulate(speculative(2), [Request(0, 9, np.zeros(9, int))], timing, 0), kernel.follow.stats
+((timeline,), hits) = kernel.simulate(speculative(2), [Request(0, 9, np.zeros(9, int))], timing, 0), follow.stats
 print(json.dumps([len(timeline), sum(hits.cache_hits.values())]))
 """
 

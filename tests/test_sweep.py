@@ -2,6 +2,7 @@
 
 import shutil
 from itertools import chain, product
+from unittest.mock import patch
 
 import numpy as np
 import polars as pl
@@ -12,12 +13,14 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from small_trace import small_trace, tokens_table
 
-from pearl_sim import output, partitions, sample
-from pearl_sim.cost import ConstantCost
-from pearl_sim.drivers import kernel
+from pearl_sim import output, partitions, together
+from pearl_sim.acceptance import Iid
+from pearl_sim.cost import AffineCost, ConstantCost
+from pearl_sim.drivers import growth, kernel
+from pearl_sim.drivers.walk import walk
 from pearl_sim.errors import InputError
 from pearl_sim.policies import POLICIES
-from pearl_sim.prices import ConstantCosts
+from pearl_sim.prices import KEYS, Costs, values_of
 from pearl_sim.rules import Policy
 from pearl_sim.scenario import read
 from pearl_sim.sweep import run
@@ -100,40 +103,99 @@ def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):
     assert_frame_equal(found, run(planned, driver="sim").rows, check_exact=True)
 
 
-durations = st.integers(1, 10**9)
+durations = st.integers(1, 5 * 10**6).map("{} ns".format)
+picoseconds = st.one_of(st.just(0), st.integers(1, 10**4)).map("{} ps".format)
 runs = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=40)
+shared = {
+    "sync": st.none() | durations,
+    "contention": st.just(1.0) | st.floats(1, 100),
+    "prefill": st.none() | st.just("0 ns") | durations,
+}
+
+
+def keys_of(cost):
+    """Return the cost's priced keys with their settings, as a scenario would write them."""
+    told = cost.model_dump()
+    flat = told | {f"{role}.{term}": value for role in ("draft", "target") if isinstance(told[role], dict)
+                   for term, value in told[role].items()}  # fmt: skip
+    return {key: flat[key] for key in KEYS[type(cost)]}
+
+
+def priced_as_by_the_kernel(policy, requests, costs):
+    """Assert that these costs, priced together, take for every request what each takes alone."""
+    written = [keys_of(cost) for cost in costs]
+    swept = {key: values_of(costs[0], key, [one[key] for one in written]) for key in written[0]}
+    every = Costs.of(costs[0], swept, len(costs))
+    walked = walk(policy, requests)
+    assert together.fitting(walked, every).all()
+    places = []
+    for group in every.alike():
+        time_ns, draft_ns, score_ns = together.price(walked, every.taken(group))
+        for place, told in zip(
+            group, zip(time_ns.tolist(), draft_ns.tolist(), score_ns.tolist(), strict=True), strict=True
+        ):
+            time, draft, score = kernel.price(walked, costs[place].timing(policy), 0).tolist()
+            assert told == (time, sum(draft), sum(score))
+        places += group.tolist()
+    assert sorted(places) == list(range(len(costs)))
+
+
+policies = st.builds(Policy, st.integers(0, 12), st.booleans(), st.booleans())
 
 
 @settings(max_examples=200)
 @given(
-    st.builds(Policy, st.integers(0, 12), st.booleans(), st.booleans()),
+    policies,
     st.lists(runs, min_size=1, max_size=3),
-    st.lists(
-        st.builds(
-            lambda draft, target, sync, contention, prefill: ConstantCost(
-                draft=f"{draft} ns", target=f"{target} ns", sync=sync, contention=contention, prefill=prefill
-            ),
-            durations,
-            durations,
-            st.none() | durations.map("{} ns".format),
-            st.floats(1, 100),
-            st.none() | st.just("0 ns") | durations.map("{} ns".format),
-        ),
-        min_size=1,
-        max_size=4,
-    ),
+    st.lists(st.builds(ConstantCost, draft=durations, target=durations, **shared), min_size=1, max_size=4),
 )
-def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_cost(policy, tables, costs):
-    requests = [request(table) for table in tables]
-    together, _ = sample._together(kernel.walk(policy, requests, rounds=False), ConstantCosts.of(costs))
-    for place, cost in enumerate(costs):
-        told = kernel.tally(policy, requests, cost.timing(policy), 0, None)
-        _, time_ns, draft_ns, score_ns, *counts = zip(*told.totals, strict=True)
-        assert together.time_ns[place].tolist() == list(time_ns)
-        assert together.draft_ns[place] == sum(draft_ns)
-        assert together.score_ns[place] == sum(score_ns)
-        assert (together.forwards, together.drafted, together.kept, together.corrections) == tuple(map(sum, counts))
-        assert together.depths == told.depths
+def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_constant_cost(policy, tables, costs):
+    priced_as_by_the_kernel(policy, [request(table) for table in tables], costs)
+
+
+forwards = st.fixed_dictionaries({"base": st.integers(1, 3 * 10**4).map("{} ns".format)}, optional=dict.fromkeys(
+    ("per_sequence", "per_token", "per_context_token", "per_token_and_context_token"), picoseconds))  # fmt: skip
+
+
+@settings(max_examples=400)
+@given(
+    policies,
+    st.lists(st.tuples(runs, st.integers(0, 3000)), min_size=1, max_size=4),
+    st.tuples(forwards, forwards, st.integers(1, 3)),
+    st.lists(
+        st.tuples(forwards, forwards, st.booleans(), durations, st.fixed_dictionaries(shared)), min_size=1, max_size=6
+    ),
+    st.sampled_from([0, 2, growth.FEW]),
+)
+def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_affine_cost(policy, tables, usual, changes, few):
+    """Bases and slopes lie where either model can be the slower; most costs share their slopes, some have their own."""
+    costs = []
+    for draft, target, alike, start, more in changes:
+        growing = [{term: ps for term, ps in forward.items() if "context" in term} for forward in usual[:2]]
+        own = (draft | growing[0], target | growing[1]) if alike else (draft, target)
+        read = {"draft": own[0], "target": own[1], "draft_start": start, "batch": usual[2], **more}
+        costs.append(AffineCost.read("test", read))
+    requests = [request(table, prompt_tokens=prompt) for table, prompt in tables]
+    with patch.object(growth, "FEW", few):
+        priced_as_by_the_kernel(policy, requests, costs)
+
+
+@pytest.mark.parametrize("few", [0, 10**6])
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_crossing_of_the_two_models_is_priced_as_by_the_kernel(name, few, monkeypatch):
+    """All differences of two bases, through every context at which the slower model changes, ties among them."""
+    monkeypatch.setattr(growth, "FEW", few)
+    requests = [request(Iid(alpha=0.7).runs(0, number, 40), 38, prompt_tokens=7 * number) for number in range(3)]
+    for slopes in product((0, 300, 1000, 1700), repeat=2):
+        forward = [{"base": "1 ns", "per_context_token": f"{ps} ps"} for ps in slopes]
+        bases = [(1, 1 + gap) for gap in range(90)] + [(1 + gap, 1) for gap in range(90)]
+        costs = [
+            AffineCost.read(
+                "test", {"draft": forward[0] | {"base": f"{draft} ns"}, "target": forward[1] | {"base": f"{target} ns"}}
+            )
+            for draft, target in bases
+        ]
+        priced_as_by_the_kernel(POLICIES[name](3), requests, costs)
 
 
 def test_the_order_of_the_axes_orders_the_rows_and_changes_none(scenario):
@@ -298,8 +360,8 @@ def test_price_axes_of_a_million_points_are_read_at_once(scenario):
     }  # fmt: skip
     assert many.point(999_999).cost.target == 90_000_000
     point = many.point(1234)
-    middle = many.constant_costs(many.point(0).cost, {key: at[2:] for key, at in places.items()}, 1)
-    assert (middle.draft[0], middle.target[0]) == (point.cost.draft, point.cost.target)
+    middle = many.costs(many.point(0).cost, {key: at[2:] for key, at in places.items()}, 1)
+    assert (middle.law.draft.base[0], middle.law.target.base[0]) == (point.cost.draft, point.cost.target)
 
 
 def test_points_are_numbered_as_the_product_of_the_axes(scenario):

@@ -9,6 +9,7 @@ import pytest
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import AffineCost, AffineForward, ConstantCost
 from pearl_sim.drivers import kernel, sim
+from pearl_sim.drivers.walk import walk
 from pearl_sim.judge import Request
 from pearl_sim.policies import POLICIES, pearl
 
@@ -37,16 +38,16 @@ def bench_kernel_growing_context(per_unit, name):
 
 
 def bench_kernel_walk(per_unit):
-    per_unit(lambda: kernel.walk(pearl(4), TRACE, rounds=False), len(RUNS))
+    per_unit(lambda: walk(pearl(4), TRACE, rounds=False), len(RUNS))
 
 
 def bench_kernel_price_of_a_walk(per_unit):
-    walked, timing = kernel.walk(pearl(4), TRACE, rounds=False), COST.timing(pearl(4))
+    walked, timing = walk(pearl(4), TRACE, rounds=False), COST.timing(pearl(4))
     per_unit(lambda: kernel.price(walked, timing, 0), len(RUNS))
 
 
 def bench_kernel_price_of_a_walk_with_growing_context(per_unit):
-    walked, timing = kernel.walk(pearl(4), TRACE), GROWING.timing(pearl(4))
+    walked, timing = walk(pearl(4), TRACE), GROWING.timing(pearl(4))
     per_unit(lambda: kernel.price(walked, timing, 0), len(RUNS))
 
 
