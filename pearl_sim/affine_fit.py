@@ -14,14 +14,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from pearl_sim import latencies
+from pearl_sim.affine import Forward
 from pearl_sim.cost import AffineCost
 
 Floats = NDArray[np.float64]
 
 SPREAD = 16
 """Quantiles of the deviations that a fitted forward keeps."""
-
-TERMS = ("base", "per_sequence", "per_token", "per_context_token", "per_token_and_context_token")
 
 
 class Misfit(NamedTuple):
@@ -119,7 +118,7 @@ def as_toml(found: Fit, name: str) -> str:
     ]
     for role, forward in (("draft", cost.draft), ("target", cost.target)):
         lines += [f"[cost.{role}]", f'base = "{forward.base} ns"']
-        lines += [f'{term} = "{getattr(forward, term)} ps"' for term in TERMS[1:] if getattr(forward, term)]
+        lines += [f'{term} = "{getattr(forward, term)} ps"' for term in Forward._fields[1:] if getattr(forward, term)]
         lines.append(f"spread = {list(forward.spread)}")
     return "\n".join(lines) + "\n"
 
@@ -146,7 +145,7 @@ def _forward(found: Floats, deviations: Floats) -> dict[str, object]:
     spread = [round(float(deviation), 4) for deviation in np.quantile(deviations, levels)]
     return {
         "base": f"{max(1, round(found[0]))} ns",
-        **{term: f"{round(1000 * value)} ps" for term, value in zip(TERMS[1:], found[1:], strict=True)},
+        **{term: f"{round(1000 * value)} ps" for term, value in zip(Forward._fields[1:], found[1:], strict=True)},
         "spread": spread,
     }
 

@@ -155,7 +155,7 @@ def _theory(name: str, policy: Policy, point: Point, sample: Sample, prices: Pri
     durations = {work: ns for work, ns in known.items() if ns is not None}
     if len(durations) < len(known):
         return row
-    expected = prefill_ns + sum(mean * durations[work] for work, mean in rounds.items())
+    expected = prefill_ns() + sum(mean * durations[work] for work, mean in rounds.items())
     per_s = 1e9 / sum(mean * durations[work] for work, mean in steady.items())
     row |= {
         "theory_tokens_per_s": int(sample.tokens[0]) / expected * 1e9,

@@ -1,6 +1,6 @@
 """Many constant or affine costs at once, in arrays: the law of affine.py, for points that differ in price only."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeAlias, TypeGuard
 
@@ -46,34 +46,31 @@ def values_of(cost: ConstantCost | AffineCost, key: str, values: Sequence[object
 class Costs:
     """Many costs, all affine, constant ones being a kind of them.
 
-    numbers: [cost], by the keys of an affine cost: whole ns and ps; `contention` in ppm, `prefill` -1 where it follows
-             from the model.
+    numbers: by the keys of an affine cost, [cost] where the costs differ, else one for all: whole ns and ps, contention
+             in ppm, and for prefill -1 where it follows from the model.
+    count:   how many costs there are.
     """
 
-    numbers: Mapping[str, NDArray[Any]]
+    numbers: Mapping[str, Any]
+    count: int
 
     @classmethod
     def of(cls, cost: ConstantCost | AffineCost, swept: Mapping[str, Integers], count: int) -> Self:
         """Return `count` times this cost, but for the `swept` keys, as `values_of` gives them."""
         law = cost.law
         terms = (*law.draft, *law.target, law.draft_start, law.batch, *(getattr(cost, key) for key in SHARED))
-        said = dict(zip(KEYS[AffineCost], terms, strict=True))
-        numbers = {key: np.full(count, _number(key, value)) for key, value in said.items()}
+        said = {key: _number(key, term) for key, term in zip(KEYS[AffineCost], terms, strict=True)}
         constant = isinstance(cost, ConstantCost)
         named = {f"{key}.base" if constant and key in ("draft", "target") else key: at for key, at in swept.items()}
-        return cls(numbers | named)
-
-    def __len__(self) -> int:
-        """Return how many costs there are."""
-        return len(self.numbers["batch"])
+        return cls(said | named, count)
 
     def taken(self, which: Integers) -> Self:
         """Return the costs at these places."""
-        return type(self)({key: values[which] for key, values in self.numbers.items()})
+        return type(self)(self._each(lambda values: values[which]), len(which))
 
     @property
     def law(self) -> Affine:
-        """Return the law whose terms are these arrays."""
+        """Return the law, whose terms are these numbers."""
         terms = [self.numbers[term] for term in TERMS]
         half = len(Forward._fields)
         return Affine(
@@ -81,56 +78,80 @@ class Costs:
         )
 
     @property
+    def overlap_ppm(self) -> Integers:
+        """Return [cost], contention in ppm."""
+        return self._whole(self.numbers["contention"])
+
+    @property
     def grow(self) -> bool:
         """Return whether context changes any time."""
-        return any(values.any() for key, values in self.numbers.items() if key.endswith("context_token"))
+        terms = ((forward.per_context_token, forward.per_token_and_context_token) for forward in self.law[:2])
+        return any(np.any(term) for pair in terms for term in pair)
 
-    def parts(self, round: Round) -> tuple[NDArray[Any], NDArray[Any], tuple[NDArray[Any], NDArray[Any]]]:
-        """Return [cost], the draft's and the target's time in a round before context counts, and their slopes in ps."""
-        none = np.zeros_like(self.numbers["batch"])
-        draft_ns, draft_ps = self.law.chain(round.draft) if round.draft else (none, none)
-        score_ns, score_ps = self.law.verify(round.score) if round.score else (none, none)
-        return draft_ns, score_ns, (draft_ps, score_ps)
-
-    def hand_over(self, policy: Policy, round: Round) -> NDArray[Any]:
-        """Return [cost], what such a round takes beyond its slower part: sync, if it can check a draft token."""
-        return self.numbers["sync"] * (round.score > 0 and policy.gamma > 0)
+    def parts(self, round: Round) -> tuple[Integers, Integers]:
+        """Return [cost], the draft's and the target's time in such a round, on its own and before context counts."""
+        score_ns = self.law.verify(round.score)[0] if round.score else 0
+        return self._whole(self.law.chain(round.draft)[0]), self._whole(score_ns)
 
     def slopes(self, round: Round) -> Slopes:
-        """Return the slopes of such a round, of costs that are all alike in them."""
-        draft_ps, score_ps = self.parts(round)[2]
-        return Slopes(int(draft_ps[0]), int(score_ps[0]))
+        """Return by how much these parts grow with context, under the first cost."""
+        first = self._each(lambda values: int(values[0]))
+        law = Costs(first, 1).law
+        return Slopes(law.chain(round.draft)[1], law.verify(round.score)[1] if round.score else 0)
 
     def alike(self) -> list[Integers]:
         """Return groups of the costs, those that share every slope."""
         # Slopes are multiples of a chain's, and lines in what the target scores: three numbers say all.
-        three = np.stack([self.law.chain(1)[1], self.law.verify(0)[1], self.law.verify(1)[1]])
+        law = self.law
+        three = np.stack([self._whole(slope) for _, slope in (law.chain(1), law.verify(0), law.verify(1))])
+        if (three == three[:, :1]).all():
+            return [np.arange(self.count)]
         _, group = np.unique(three, axis=1, return_inverse=True)
         order = np.argsort(group, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
+    def round_times(self, policy: Policy, rounds: Sequence[Round]) -> RoundTimes:
+        """Return [cost, round], what such rounds take before context counts."""
+        parts = np.array([self.parts(round) for round in rounds], np.int64).reshape(-1, 2, self.count)
+        draft_ns, score_ns = parts.transpose(1, 2, 0)
+        # Sync is for rounds in which a draft token can be checked.
+        checks = [round.score > 0 and policy.gamma > 0 for round in rounds]
+        hand_over_ns = self._whole(self.numbers["sync"])[:, None] * checks
+        return add_up(draft_ns, score_ns, hand_over_ns, self.overlap_ppm[:, None])
+
     def prefill_times(self, policy: Policy, prompt_tokens: Integers) -> RoundTimes:
         """Return [cost, prompt], what reading each of these prompts takes."""
-        each = {key: values[:, None] for key, values in self.numbers.items()}
-        draft_ns, target_ns = Costs(each).law.prefill(prompt_tokens)
-        given = each["prefill"] >= 0
-        with_draft = ~given & (policy.gamma > 0)
-        return add_up(draft_ns * with_draft, np.where(given, each["prefill"], target_ns), 0, each["contention"])
+        each = Costs(self._each(lambda values: values[:, None]), self.count)
+        draft_ns, target_ns = each.law.prefill(prompt_tokens)
+        given = self._whole(self.numbers["prefill"])[:, None]
+        with_draft = (given < 0) & (policy.gamma > 0)
+        target_ns = np.where(given < 0, target_ns, given)
+        return add_up(draft_ns * with_draft, target_ns, 0, self.overlap_ppm[:, None])
 
     def within(self, most_ns: int, policy: Policy, rounds: int, prompt_tokens: Integers, context: int) -> NDArray[Any]:
         """Return which costs certainly keep so many of the longest rounds, and all products, below `most_ns`.
 
         `context` is the most that any round reads; `rounds` counts no prefill.
         """
-        floats = Costs({key: values.astype(float) for key, values in self.numbers.items()})
-        draft_ns, score_ns, slopes = floats.parts(Round(max(policy.gamma, 1), widest(policy)))
-        parts = [ns + slope_ps * context / 1000 for ns, slope_ps in zip((draft_ns, score_ns), slopes, strict=True)]
-        prompt = float(prompt_tokens.max(initial=0))
-        longest = np.maximum.reduce([*parts, *floats.law.prefill(prompt), floats.numbers["prefill"]])
-        ppm = floats.numbers["contention"]
+        floats = Costs({key: values * 1.0 for key, values in self.numbers.items()}, self.count)
+        law, prompt = floats.law, float(prompt_tokens.max(initial=0))
+        sizes = law.chain(max(policy.gamma, 1)), law.verify(widest(policy))
+        parts = [ns + slope_ps * context / 1000 for ns, slope_ps in sizes]
+        ppm, longest = floats.numbers["contention"], floats.numbers["prefill"]
+        for part in (*parts, *law.prefill(prompt)):
+            longest = np.maximum(longest, part)
         end = (longest * (1 + ppm / 1e6) + floats.numbers["sync"]) * (rounds + len(prompt_tokens))
         # A float can be short of the truth by some parts in 10^16.
-        return np.asarray(np.maximum(longest * ppm, end) < 0.999 * most_ns)
+        return np.broadcast_to(np.maximum(longest * ppm, end) < 0.999 * most_ns, self.count)
+
+    def _whole(self, value: Any) -> Integers:
+        """Return [cost], a value of each or of all."""
+        values: Integers = np.zeros(self.count, np.int64) + value
+        return values
+
+    def _each(self, change: Callable[[Integers], Any]) -> dict[str, Any]:
+        """Return the numbers, those changed in which the costs differ."""
+        return {key: change(at) if isinstance(at, np.ndarray) else at for key, at in self.numbers.items()}
 
 
 def _number(key: str, value: Any) -> int:

@@ -55,7 +55,7 @@ class Prices(NamedTuple):
     """What theory needs to know of the same points: [point] mean ns of a round and of prefill; a constant cost."""
 
     round_ns: Callable[[theory.Work], Floats | None]
-    prefill_ns: Floats
+    prefill_ns: Callable[[], Floats]
     draft_ns: Floats | None
     target_ns: Floats | None
 
@@ -105,14 +105,16 @@ def _walked(policy: Policy, source: Source, rounds: bool) -> Walk:
 
 def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Prices]:
     """Return a walk priced at many costs."""
-    policy, numbers = walked.policy, costs.numbers
-    prefill_ns = costs.prefill_times(policy, walked.prompt_tokens[:1]).round_ns[:, 0].astype(float)
-    forwards = (numbers["draft.base"] / 1e9, numbers["target.base"] / 1e9) if constant else (None, None)
+    policy = walked.policy
+    draft_s, target_s = (part / 1e9 if constant else None for part in costs.parts(Round(1, 1)))
 
     def round_ns(work: theory.Work) -> Floats | None:
         return together.round_ns(costs, policy, Round(work.draft, work.score))
 
-    return _counted(walked, *together.price(walked, costs)), Prices(round_ns, prefill_ns, *forwards)
+    def prefill_ns() -> Floats:
+        return costs.prefill_times(policy, walked.prompt_tokens[:1]).round_ns[:, 0].astype(float)
+
+    return _counted(walked, *together.price(walked, costs)), Prices(round_ns, prefill_ns, draft_s, target_s)
 
 
 def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
@@ -137,7 +139,7 @@ def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
     constant = point.cost if isinstance(point.cost, ConstantCost) else None
     return sample, Prices(
         round_ns,
-        np.array([float(prefill)]),
+        lambda: np.array([float(prefill)]),
         np.array([constant.draft / 1e9]) if constant else None,
         np.array([constant.target / 1e9]) if constant else None,
     )

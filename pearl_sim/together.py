@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pearl_sim.affine import Slopes
-from pearl_sim.drivers.growth import Growth, growth, overlapped
+from pearl_sim.drivers.growth import Growth, added, growth
 from pearl_sim.drivers.walk import Walk
 from pearl_sim.prices import Costs
 from pearl_sim.rules import Policy, Round
-from pearl_sim.timing import add_up
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -33,40 +32,31 @@ def price(walked: Walk, costs: Costs) -> tuple[Floats, Floats, Floats]:
 
     The costs must be alike in their slopes; if any slope is not 0, the walk must have its rounds.
     """
-    policy, overlap_ppm = walked.policy, costs.numbers["contention"]
+    policy, counts = walked.policy, walked.counts.astype(float)
     # Most often no prompt differs from another in what it takes.
-    alike = not (costs.numbers["draft.per_token"].any() or costs.numbers["target.per_token"].any())
-    prompts, which = np.unique(walked.prompt_tokens[:1] if alike else walked.prompt_tokens, return_inverse=True)
-    shape = len(costs), len(walked.limits)
-    prefill = [np.broadcast_to(part.astype(float)[:, which], shape) for part in costs.prefill_times(policy, prompts)]
-    time_ns, draft_ns, score_ns = prefill[0].copy(), prefill[1].sum(axis=1), prefill[2].sum(axis=1)
-    for column, (pending, round) in enumerate(walked.kinds.items()):
-        count = walked.counts[:, column].astype(float)
-        draft_part, score_part, _ = costs.parts(round)
+    alike = not (np.any(costs.numbers["draft.per_token"]) or np.any(costs.numbers["target.per_token"]))
+    first = walked.prompt_tokens[:1], np.zeros(1, np.int64)
+    prompts, which = first if alike else np.unique(walked.prompt_tokens, return_inverse=True)
+    prefill = [part.astype(float)[:, which] for part in costs.prefill_times(policy, prompts)]
+    rounds = [part.astype(float) for part in costs.round_times(policy, list(walked.kinds.values()))]
+    time_ns = rounds[0] @ counts.T + prefill[0]
+    draft_ns, score_ns = (
+        own @ counts.sum(axis=0) + read.sum(axis=1) * (len(counts) // len(which))
+        for own, read in zip(rounds[1:], prefill[1:], strict=True)
+    )
+    for pending, round in walked.kinds.items() if costs.grow else ():
         slopes = costs.slopes(round)
-        if round.draft and round.score and any(slopes):
-            own = overlapped(_growth(walked, pending, slopes), draft_part, score_part, overlap_ppm)
-        else:
-            times = add_up(draft_part, score_part, 0, overlap_ppm)
-            own = times.round_ns[:, None] * count, times.draft_ns * count.sum(), times.score_ns * count.sum()
-            if any(slopes):
-                # Only one model runs, so what its part takes longer, so does the round.
-                draft_more, score_more = _growth(walked, pending, slopes).sums
-                own = own[0] + draft_more + score_more, own[1] + draft_more.sum(), own[2] + score_more.sum()
-        time_ns += own[0] + costs.hand_over(policy, round)[:, None] * count
-        draft_ns += own[1]
-        score_ns += own[2]
+        if any(slopes):
+            more = added(_growth(walked, pending, slopes), *costs.parts(round), costs.overlap_ppm)
+            time_ns += more[0]
+            draft_ns += more[1]
+            score_ns += more[2]
     return time_ns, draft_ns, score_ns
 
 
 def round_ns(costs: Costs, policy: Policy, round: Round) -> Floats | None:
     """Return [cost], what such a round takes; None if its time depends on context."""
-    draft_ns, score_ns, _ = costs.parts(round)
-    if any(costs.slopes(round)):
-        return None
-    return add_up(draft_ns, score_ns, costs.hand_over(policy, round), costs.numbers["contention"]).round_ns.astype(
-        float
-    )
+    return None if any(costs.slopes(round)) else costs.round_times(policy, [round]).round_ns[:, 0].astype(float)
 
 
 @lru_cache(maxsize=16)

@@ -96,6 +96,77 @@ def test_points_priced_together_give_the_rows_that_simpy_gives_one_by_one(scenar
     assert_frame_equal(together.depths, alone.depths, check_exact=True)
 
 
+AFFINE = (
+    ('model = "constant"\ndraft = "1 ms"\ntarget = "8 ms"\n', 'model = "affine"\n'),
+    ("tokens = 40\n", "tokens = 40\nprompt_tokens = 30\n"),
+)
+AFFINE_PRICES = """
+cost.draft.base = ["1 us", "2 us"]
+cost.target.base = { start = "2 us", stop = "40 us", num = 5, scale = "log" }
+cost.target.per_context_token = ["0 ns", "333 ps"]
+cost.contention = [1.0, 1.37]
+cost.batch = [1, 3]
+"""
+EACH_KEY = {
+    "draft.per_sequence": ["0 ns", "7001 ps"], "draft.per_token": ["0 ns", "777 ps", "5 ns"],
+    "draft.per_context_token": ["0 ns", "99 ps"], "draft.per_token_and_context_token": ["1 ps", "2 ns"],
+    "target.per_sequence": ["0 ns", "7001 ps"], "target.per_token": ["0 ns", "777 ps", "5 ns"],
+    "target.per_token_and_context_token": ["0 ns", "99 ps"], "draft_start": ["0 ns", "1 us"],
+    "sync": ["0 ns", "300 ns"], "prefill": ["0 ns", "5 us"],
+}  # fmt: skip
+
+
+def rows_of_simpy(planned):
+    found, alone = run(planned), run(planned, driver="sim")
+    assert (found.driver, alone.driver) == ("kernel", "sim")
+    assert_frame_equal(found.rows, alone.rows, check_exact=True)
+    assert_frame_equal(found.depths, alone.depths, check_exact=True)
+
+
+@pytest.mark.parametrize("law", ["iid", "mixed", "recorded"])
+def test_affine_points_priced_together_give_the_rows_that_simpy_gives_one_by_one(scenario, tmp_path, law):
+    save(small_trace(tmp_path / "trace"))
+    recorded = [("requests = 3\ntokens = 40\nprompt_tokens = 30\n", "")] if law == "recorded" else []
+    planned = scenario(*AFFINE, ("policy.gamma", AFFINE_PRICES + "policy.gamma"), (LAWS["iid"], LAWS[law]), *recorded)
+    assert len(planned) == 2 * 2 * 5 * 2 * 2 * 2
+    assert len(planned.prices) == 5
+    rows_of_simpy(planned)
+
+
+@pytest.mark.parametrize("key", EACH_KEY)
+def test_every_key_of_an_affine_cost_is_a_price(scenario, key):
+    axes = f"cost.{key} = {EACH_KEY[key]}\ncost.draft.base = ['1 us', '2 us']\ncost.target.base = ['2 us', '9 us']\n"
+    planned = scenario(*AFFINE, ("policy.gamma", axes + "policy.gamma"))
+    assert len(planned.prices) == 3
+    rows_of_simpy(planned)
+
+
+def test_every_key_of_an_affine_cost_that_can_be_swept_is_tried_here():
+    tried = {key.removeprefix("cost.").split(" ")[0] for key in AFFINE_PRICES.split("\n") if key} | EACH_KEY.keys()
+    assert tried == set(KEYS[AffineCost])
+
+
+def test_where_luck_plays_a_part_affine_points_are_simulated_one_by_one(scenario):
+    spread = "draft.spread = [-0.1, 0.2]\ntarget.spread = [-0.3, 0.1]\n"
+    axes = "cost.draft.base = ['1 us', '2 us']\ncost.target.base = ['2 us', '9 us']\n"
+    planned = scenario(
+        *AFFINE, ('model = "affine"\n', 'model = "affine"\n' + spread), ("policy.gamma", axes + "policy.gamma")
+    )
+    assert not planned.prices
+    rows_of_simpy(planned)
+
+
+@pytest.mark.parametrize("long", ["target.base", "draft.per_context_token", "target.per_token", "draft_start", "sync"])
+def test_an_affine_price_too_long_for_arrays_or_the_kernels_clock_is_left_to_simpy(scenario, long):
+    """A year for a token of context is more picoseconds than 64 bits hold."""
+    bases = {"draft.base": ["1 us"], "target.base": ["9 us"]} | {long: ["1 us", "1e5 s", "3e7 s"]}
+    axes = "".join(f"cost.{key} = {values}\n" for key, values in bases.items())
+    planned = scenario(*AFFINE, ("tokens = 40\n", "tokens = 80\n"), ("policy.gamma", axes + "policy.gamma"))
+    found, alone = run(planned), run(planned, driver="sim")
+    assert found.driver == "kernel, sim"
+    assert_frame_equal(found.rows, alone.rows, check_exact=True)
+
+
 def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):
     planned = scenario(*SWEPT_PRICES, ("[acceptance]", "reading_note = true\n[acceptance]"))
     found = run(planned).rows
@@ -345,6 +416,26 @@ def test_a_bad_price_is_told_before_anything_runs_even_at_the_end_of_its_axis(sc
         scenario(*unset, ("policy.gamma", axis))
     assert complaint in str(error.value)
     assert "case.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "bad", "complaint"),
+    [
+        ("target.base", '"0 ms"', "cost.target.base = '0 ms': must be greater than 0"),
+        ("target.per_token", '"0.1 ps"', "sweep.cost.target.per_token: shorter than 1 ps"),
+        ("batch", "0", "cost.batch = 0: must be greater than or equal to 1"),
+        ("batch", "1.5", "cost.batch = 1.5: must be a valid integer"),
+        ("draft.drift", '"1 ms"', "cost.draft: unknown key 'drift'"),
+        ("draft.spread", "0.1", "cost.draft.spread = 1: must be a list"),
+    ],
+)
+def test_a_bad_affine_price_is_told_likewise(scenario, key, bad, complaint):
+    bases = "" if key == "target.base" else 'cost.target.base = ["1 ms"]\n'
+    good = '"2 ms"' if bad.startswith('"') else "1"
+    axes = f'{bases}cost.draft.base = ["1 ms", "3 ms"]\ncost.{key} = [{good}, {bad}]\npolicy.gamma'
+    with pytest.raises(InputError) as error:
+        scenario(*AFFINE, ("policy.gamma", axes))
+    assert complaint in str(error.value)
 
 
 def test_price_axes_of_a_million_points_are_read_at_once(scenario):

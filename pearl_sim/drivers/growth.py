@@ -9,7 +9,7 @@ Only contention, which delays every single round by a rounded part of itself, is
 """
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -57,39 +57,42 @@ class Growth:
 
 def growth(walked: Walk, pending: int, slopes: Slopes) -> Growth:
     """Return what these slopes add to the rounds that begin with so many drafts pending; the walk must have rounds."""
+    first, held = _contexts(walked, pending)
+    return Growth(first, slopes.draft_ps * (held + pending) // 1000, slopes.score_ps * held // 1000)
+
+
+@lru_cache(maxsize=16)
+def _contexts(walked: Walk, pending: int) -> tuple[Integers, Integers]:
+    """Return [request + 1], as in Growth, and [round], the verified tokens of prompt and output before each."""
     request = np.repeat(np.arange(len(walked.limits)), walked.counts.sum(axis=1))
     which = np.flatnonzero(walked.rounds[:, 1] == pending)
     request = request[which]
-    held = walked.prompt_tokens[request] + walked.rounds[which, 0]
-    return Growth(
-        np.searchsorted(request, np.arange(len(walked.limits) + 1)),
-        slopes.draft_ps * (held + pending) // 1000,
-        slopes.score_ps * held // 1000,
-    )
+    first = np.searchsorted(request, np.arange(len(walked.limits) + 1))
+    return first, walked.prompt_tokens[request] + walked.rounds[which, 0]
 
 
-def overlapped(
+def added(
     grown: Growth, draft_ns: Integers, score_ns: Integers, overlap_ppm: Integers
 ) -> tuple[Floats, Floats, Floats]:
-    """Return what rounds of both models take: [cost, request] in all, [cost] the draft and the target.
+    """Return what context adds: [cost, request] to the rounds, [cost] to the draft's and the target's part of them.
 
     draft_ns, score_ns, overlap_ppm: [cost], the parts before context counts, and contention.
-    All sums must lie below 2^53, so that floats hold them.
+    All times must lie below 2^53, so that floats hold them.
     """
-    rounds, alone = np.diff(grown.first), overlap_ppm == 0
-    time_ns = np.zeros((len(draft_ns), len(rounds)))
-    delays_ns = np.zeros(len(draft_ns))
-    if alone.sum() <= FEW:
-        alone[:] = False
-    searched, added = np.flatnonzero(alone), np.flatnonzero(~alone)
-    if len(searched):
-        _by_search(grown.first, *grown.ahead, searched, score_ns - draft_ns, time_ns)
-        time_ns[searched] += score_ns[searched, None] * rounds + grown.sums[1]
-    if len(added):
-        terms = grown.first, grown.draft_ns, grown.score_ns
-        _by_round(*terms, added, draft_ns, score_ns, overlap_ppm, time_ns, delays_ns)
-    draft, score = (ns * rounds.sum() + sums.sum() for ns, sums in zip((draft_ns, score_ns), grown.sums, strict=True))
-    return time_ns, draft + delays_ns, score + delays_ns
+    draft_more, score_more = (sums.astype(float) for sums in grown.sums)
+    shape = len(draft_ns), len(grown.first) - 1
+    if not (draft_ns.any() and score_ns.any()):  # one of the models waits
+        return np.broadcast_to(draft_more + score_more, shape), draft_more.sum(), score_more.sum()
+    time_ns, delays_ns = np.zeros(shape), np.zeros(len(draft_ns))
+    searched = overlap_ppm == 0
+    searched &= searched.sum() > FEW
+    if searched.any():
+        which, behind_ns = np.flatnonzero(searched), score_ns - draft_ns
+        _by_search(grown.first, *grown.ahead, grown.sums[1], which, behind_ns, time_ns)
+    if not searched.all():
+        which, rounds = np.flatnonzero(~searched), (grown.first, grown.draft_ns, grown.score_ns)
+        _by_round(*rounds, which, draft_ns, score_ns, overlap_ppm, time_ns, delays_ns)
+    return time_ns, draft_more.sum() + delays_ns, score_more.sum() + delays_ns
 
 
 def _from_zero(values: Integers) -> Integers:
@@ -98,23 +101,35 @@ def _from_zero(values: Integers) -> Integers:
 
 
 def _search(
-    first: Integers, ahead: Integers, sums: Integers, costs: Integers, behind_ns: Integers, time_ns: Floats
+    first: Integers,
+    ahead: Integers,
+    sums: Integers,
+    score_more: Integers,
+    costs: Integers,
+    behind_ns: Integers,
+    time_ns: Floats,
 ) -> None:
-    """Set time_ns[cost, request] to how far the draft's parts are the longer ones, summed over its rounds."""
+    """Set time_ns[cost, request] to what context adds to its rounds, where nothing is lost by contention.
+
+    behind_ns: [cost], by how much the target's part is the longer one without context.
+    score_more: [request], what context adds to the target's parts.
+    """
     for cost in costs:
         behind = behind_ns[cost]
         for request in range(len(first) - 1):
             low, end = first[request], first[request + 1]
-            if low == end or ahead[end - 1] <= behind:
-                continue
-            high = end if ahead[low] <= behind else low
-            while low < high:
-                middle = (low + high) // 2
-                if ahead[middle] <= behind:
-                    low = middle + 1
-                else:
-                    high = middle
-            time_ns[cost, request] = sums[end] - sums[low] - behind * (end - low)
+            # Where the draft was the longer one without context, that is not added.
+            more = score_more[request] - max(-behind, 0) * (end - low)
+            if low < end and behind < ahead[end - 1]:
+                high = low if behind < ahead[low] else end
+                while low < high:
+                    middle = (low + high) // 2
+                    if behind < ahead[middle]:
+                        high = middle
+                    else:
+                        low = middle + 1
+                more += sums[end] - sums[low] - behind * (end - low)
+            time_ns[cost, request] = more
 
 
 def _add(
@@ -128,18 +143,20 @@ def _add(
     time_ns: Floats,
     delays_ns: Floats,
 ) -> None:
-    """Set time_ns[cost, request] to what its rounds take, delays_ns[cost] to what each model loses by contention."""
+    """Set time_ns[cost, request] to what context adds, delays_ns[cost] to what contention alone adds to each part."""
     for cost in costs:
         draft, score, ppm = draft_ns[cost], score_ns[cost], overlap_ppm[cost]
+        # What the round takes without context.
+        longer, delay = max(draft, score), delay_ns(draft, score, ppm)
         lost = 0
         for request in range(len(first) - 1):
-            longer = delays = 0
+            more = delays = 0
             for index in range(first[request], first[request + 1]):
                 draft_part, score_part = draft + draft_more[index], score + score_more[index]
-                longer += max(draft_part, score_part)
+                more += max(draft_part, score_part) - longer
                 if ppm:
-                    delays += delay_ns(draft_part, score_part, ppm)
-            time_ns[cost, request] = longer + delays
+                    delays += delay_ns(draft_part, score_part, ppm) - delay
+            time_ns[cost, request] = more + delays
             lost += delays
         delays_ns[cost] = lost
 

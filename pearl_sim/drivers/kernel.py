@@ -9,6 +9,7 @@ times could pass that, OverflowError is raised; nothing ever wraps around.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -104,8 +105,6 @@ def _prefill(walked: Walk, timing: Timing) -> Integers:
 
 def _price_rounds(walked: Walk, timing: Timing, seed: int, prefill: Integers, spent: Integers) -> Integers:
     """Return what `price` does, round by round; fill `spent` [round, 3], likewise, if it has any room."""
-    luck = enumerate(walked.limits.tolist() if timing.target.draws > 1 else [])
-    draws = [draw_numbers(seed, number, timing.target.draws, 2 * limit) for number, limit in luck]
     # All circumstances in one table, one after another.
     tables = (
         Latency._make(
@@ -120,7 +119,7 @@ def _price_rounds(walked: Walk, timing: Timing, seed: int, prefill: Integers, sp
         walked.counts.sum(axis=1),
         walked.prompt_tokens,
         walked.limits,
-        np.concatenate([np.empty((0, 2), np.int64), *draws]),
+        _draws(seed, timing.target.draws, tuple(walked.limits.tolist())),
         prefill,
         *tables,
         timing.hand_over,
@@ -129,6 +128,14 @@ def _price_rounds(walked: Walk, timing: Timing, seed: int, prefill: Integers, sp
         spent,
     )
     return sums
+
+
+@lru_cache(maxsize=2)
+def _draws(seed: int, draws: int, limits: tuple[int, ...]) -> Integers:
+    """Return [round, 2], the draws of more rounds than any policy needs, one request after another."""
+    # No policy takes more than two rounds a token.
+    each = [draw_numbers(seed, number, draws, 2 * limit) for number, limit in enumerate(limits)]
+    return np.concatenate([np.empty((0, 2), np.int64), *each])
 
 
 def _clock(

@@ -8,11 +8,18 @@ from pearl_sim.sweep import run
 
 AFFINE = """
 cost.model = "affine"
-cost.draft = { base = "1 ms", per_context_token = "3 ns" }
 cost.target.per_token = "20 us"
-cost.target.per_context_token = "40 ns"
-sweep.cost.target.base = { start = "4 ms", stop = "80 ms", num = 40, scale = "log" }
 policy = { names = ["pearl"], gamma = 4 }
+sweep.cost.draft.base = { start = "0.2 ms", stop = "4 ms", num = 20, scale = "log" }
+sweep.cost.target.base = { start = "4 ms", stop = "80 ms", num = 20, scale = "log" }
+"""
+SLOPES = """
+cost.draft.per_context_token = "3 ns"
+cost.target.per_context_token = "40 ns"
+"""
+SWEPT_SLOPES = """
+sweep.cost.draft.per_context_token = { start = "1 ns", stop = "9 ns", num = 5 }
+sweep.cost.target.per_context_token = { start = "10 ns", stop = "80 ns", num = 8 }
 """
 
 
@@ -34,7 +41,21 @@ def bench_points_that_differ_in_price_only(swept):
 
 
 def bench_points_with_growing_context(swept):
-    swept(AFFINE)
+    swept(AFFINE + SLOPES)
+
+
+def bench_points_with_growing_context_and_contention(swept):
+    swept(AFFINE.replace("num = 20", "num = 5") + SLOPES + "cost.contention = 1.5")
+
+
+def bench_points_each_with_slopes_of_its_own(swept):
+    fixed = AFFINE.partition("sweep")[0] + 'cost.draft.base = "1 ms"\ncost.target.base = "9 ms"\n'
+    swept(fixed + SWEPT_SLOPES)
+
+
+def bench_points_with_luck(swept):
+    spread = "cost.draft.spread = [-0.1, 0.1]\ncost.target.spread = [-0.1, 0.1]\n"
+    swept(AFFINE.replace("num = 20", "num = 5") + SLOPES + spread)
 
 
 def bench_points_of_gamma_alone(swept):
