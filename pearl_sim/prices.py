@@ -26,8 +26,8 @@ KEYS: dict[type[BaseModel], tuple[str, ...]] = {
 LARGEST = 2**63 - 1
 
 
-def together(cost: Cost) -> TypeGuard[ConstantCost | AffineCost]:
-    """Return whether points that differ in this cost's KEYS only can be priced together: luck plays no part in it."""
+def can_share(cost: Cost) -> TypeGuard[ConstantCost | AffineCost]:
+    """Return whether points that differ in this cost's KEYS only can share a walk: luck plays no part in it."""
     return isinstance(cost, ConstantCost) or (isinstance(cost, AffineCost) and not cost.draft.spread)
 
 

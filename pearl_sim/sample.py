@@ -70,13 +70,13 @@ def samples(
     """
     point = scenario.point(points[members[0]])
     policies = [autoregressive(), *point.policy.chosen().values()]
-    if prices.together(point.cost) and driver != "sim":
+    if prices.can_share(point.cost) and driver != "sim":
         costs = scenario.costs(point.cost, {key: at[members] for key, at in places.items()}, len(members))
         walks = [_walked(policy, point.source, rounds=costs.grow) for policy in policies]
         fits = np.all([together.fitting(walked, costs) for walked in walks], axis=0)
         members, fitting, costs = members[~fits], members[fits], costs.taken(np.flatnonzero(fits))
         step = max(1, BLOCK // len(walks[0].limits))
-        for group in costs.alike():
+        for group in costs.alike() if len(fitting) else ():
             for start in range(0, len(group), step):
                 block = group[start : start + step]
                 some = costs.taken(block)

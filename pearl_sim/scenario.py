@@ -23,7 +23,7 @@ from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost, Roofli
 from pearl_sim.errors import InputError
 from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
-from pearl_sim.prices import KEYS, Costs, together, values_of
+from pearl_sim.prices import KEYS, Costs, can_share, values_of
 from pearl_sim.rules import Policy
 from pearl_sim.settings import Settings
 from pearl_sim.trace import Trace, load, refuse_beyond_record
@@ -267,7 +267,7 @@ def _priced(
     file: Path, raw: dict[str, Any], cost: Cost, axes: Mapping[str, list[Value]]
 ) -> dict[str, NDArray[np.int64]]:
     """Return `Scenario.prices`; `cost` is that of the first point."""
-    if not together(cost):
+    if not can_share(cost):
         return {}
     first = {key: values[0] for key, values in axes.items()}
     found = {}

@@ -158,13 +158,18 @@ def test_where_luck_plays_a_part_affine_points_are_simulated_one_by_one(scenario
 
 @pytest.mark.parametrize("long", ["target.base", "draft.per_context_token", "target.per_token", "draft_start", "sync"])
 def test_an_affine_price_too_long_for_arrays_or_the_kernels_clock_is_left_to_simpy(scenario, long):
-    """A year for a token of context is more picoseconds than 64 bits hold."""
+    """A year for a token of context is more picoseconds than 64 bits hold; so are three such sequences."""
     bases = {"draft.base": ["1 us"], "target.base": ["9 us"]} | {long: ["1 us", "1e5 s", "3e7 s"]}
     axes = "".join(f"cost.{key} = {values}\n" for key, values in bases.items())
     planned = scenario(*AFFINE, ("tokens = 40\n", "tokens = 80\n"), ("policy.gamma", axes + "policy.gamma"))
     found, alone = run(planned), run(planned, driver="sim")
     assert found.driver == "kernel, sim"
     assert_frame_equal(found.rows, alone.rows, check_exact=True)
+    told = "batch = 3\n" + "".join(f"{key} = '{values[-1]}'\n" for key, values in bases.items())
+    planned = scenario(*AFFINE, ('model = "affine"\n', f'model = "affine"\n{told}'), ("tokens = 40\n", "tokens = 80\n"))
+    found = run(planned)
+    assert found.driver == "sim"
+    assert_frame_equal(found.rows, run(planned, driver="sim").rows, check_exact=True)
 
 
 def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pearl_sim.drivers.compiled import compiled
 from pearl_sim.drivers.walk import Integers, Walk, walk
@@ -140,7 +141,7 @@ def _draws(seed: int, draws: int, limits: tuple[int, ...]) -> Integers:
 
 def _clock(
     policy: Policy,
-    rounds: Integers,
+    rounds: NDArray[np.int32],
     how_many: Integers,
     prompts: Integers,
     limits: Integers,

@@ -39,7 +39,7 @@ class Walk:
     corrections: Integers
     depths: list[tuple[int, int, int]]
     unknown_rounds: float | None
-    rounds: Integers
+    rounds: NDArray[np.int32]
 
     @property
     def work(self) -> Integers:
@@ -58,7 +58,7 @@ def walk(
     chains = np.zeros((len(requests), 2), np.int64)
     deepest = min(int(runs.max(initial=0)), int(limits.max(initial=0)) + policy.gamma) + 1
     ends = np.zeros((2, deepest + 1), np.int64)
-    taken = np.empty((2 * int(limits.sum()) if rounds else 0, 3), np.int64)
+    taken = np.empty((2 * int(limits.sum()) if rounds else 0, 3), np.int32)
     cut = np.concatenate([np.empty(0, np.bool_), *(censored or ())])
     end, deepest, unknown = follow(policy, limits, first_run, runs, cut, counts, chains, ends, taken)
     kinds = {int(pending): plan(policy, Frontier(1, int(pending))) for pending in np.flatnonzero(counts.any(axis=0))}
@@ -91,7 +91,7 @@ def _follow(
     counts: Integers,
     chains: Integers,
     ends: Integers,
-    rounds: Integers,
+    rounds: NDArray[np.int32],
 ) -> tuple[int, int, int]:
     """Make the rounds of every request; fill `counts`, `chains`, `ends` (from zeros) and, if it has room, `rounds`.
 
