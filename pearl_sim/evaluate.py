@@ -47,8 +47,8 @@ class Evaluated(NamedTuple):
     """Some points' rows.
 
     rows:   policy, gamma, the swept keys, MEASURES, and `driver`, which simulator it was.
-    depths: policy, gamma, the swept keys that can change it, depth, checked, accepted, acceptance (their ratio); once
-            for all points that differ in price only, with the first of them.
+    depths: policy, gamma, the swept keys but those of the cost, depth, checked, accepted, acceptance (their ratio);
+            once for all points that differ in cost only, with the first of them.
     """
 
     rows: pl.DataFrame
@@ -81,7 +81,7 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
                 for (name, policy), (sample, _) in zip(policies.items(), found, strict=True)
                 for depth in sample.depths
             ]
-        if all(places[key][members[0]] == 0 for key in scenario.prices):
+        if all(at[members[0]] == 0 for key, at in places.items() if _is_cost(key)):
             depths.append(_depths(scenario, {key: at[members[:1]] for key, at in places.items()}, chains))
     for values in cells.values():
         values[~np.isfinite(values)] = np.nan  # without bound, or too few requests to tell
@@ -107,13 +107,18 @@ def _alike(scenario: Scenario, places: dict[str, Integers], count: int) -> list[
     return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
 
+def _is_cost(key: str) -> bool:
+    """Return whether a swept key cannot change what is accepted."""
+    return key.startswith("cost.")
+
+
 def _depths(
     scenario: Scenario, places: dict[str, Integers], chains: list[tuple[str, int, int, int, int]]
 ) -> pl.DataFrame:
     """Return the depths' rows at one place; `chains` holds policy, gamma, depth, checked, accepted."""
     counts = dict.fromkeys(("gamma", "depth", "checked", "accepted"), pl.Int64)
     table = pl.DataFrame(chains, {"policy": pl.String, **counts}, orient="row")
-    apart = {key: at[:1] for key, at in places.items() if key not in scenario.prices}
+    apart = {key: at[:1] for key, at in places.items() if not _is_cost(key)}
     swept = [pl.lit(pl.Series(name, numbers)).first().alias(name) for name, numbers in scenario.swept(apart).items()]
     ratio_of = (pl.col("accepted") / pl.col("checked")).alias("acceptance")
     return table.select("policy", "gamma", *swept, "depth", "checked", "accepted", ratio_of)

@@ -18,7 +18,7 @@ class Results(NamedTuple):
     """What a scenario's simulation found.
 
     rows:   a row a point and policy: policy, gamma, the swept keys, MEASURES.
-    depths: policy, gamma, the swept keys but those of a constant cost, depth, checked, accepted, acceptance.
+    depths: policy, gamma, the swept keys but those of the cost, depth, checked, accepted, acceptance.
     driver: which simulator it was, "sim" or "kernel"; "kernel, sim" where some points needed the other.
     key:    a hash of everything that the rows depend on.
     """

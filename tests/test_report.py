@@ -256,6 +256,7 @@ EDGES = {
     "everything accepted": {"sweep.policy.gamma": "[1, 3]", "sweep.acceptance.alpha": "[1.0]"},
     "one request of two tokens": {"workload.requests": "1", "workload.tokens": "2", "sweep.policy.gamma": "[2]"},
     "hand-over and one device": {"cost.sync": "1 ms", "cost.contention": "1.5", "sweep.policy.gamma": "[2, 3]"},
+    "costs that are swept": {"sweep.cost.sync": '["0 ms", "1 ms"]', "sweep.cost.contention": "[1.0, 1.5]"},
     "a gamma that is not swept": {"policy.gamma": "3"},
 }
 

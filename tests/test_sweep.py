@@ -286,6 +286,14 @@ def test_depths_stand_once_for_all_prices(scenario):
     assert_frame_equal(priced.depths, single.depths, check_exact=True)
 
 
+@pytest.mark.parametrize("spread", ["", "draft.spread = [-0.1, 0.2]\ntarget.spread = [-0.3, 0.1]\n"])
+def test_depths_stand_once_for_all_costs_priced_together_or_not(scenario, spread):
+    axes = "cost.draft.base = ['1 us', '2 us']\ncost.target.base = ['2 us', '9 us']\npolicy.gamma"
+    planned = scenario(*AFFINE, ('model = "affine"\n', 'model = "affine"\n' + spread), ("policy.gamma", axes))
+    assert bool(planned.prices) != bool(spread)
+    assert_frame_equal(run(planned).depths, run(scenario()).depths, check_exact=True)
+
+
 @pytest.mark.parametrize(
     ("gammas", "prices", "expected"),
     [(1, 1, 1), (2, 1, 2), (199, 1, 199), (200, 1, 200), (201, 1, 101), (1, 999, 1), (3, 7, 3), (9, 9973, 90)],

@@ -28,7 +28,8 @@ def by_depth(study: Study) -> pl.DataFrame:
     """
     names = [name for name in ("sd", "pearl") if name in study.played] or study.drafting
     gamma = [(pl.col("policy") == name) & (pl.col("gamma") == study.played[name].policy.gamma) for name in names]
-    at = [pl.col(column) == value for column, value in study.place.items()]
+    told = study.run.depths.collect_schema()  # without the costs, which change no acceptance
+    at = [pl.col(column) == value for column, value in study.place.items() if column in told]
     rows = study.run.depths.filter(*at, pl.any_horizontal(*gamma), pl.col("checked") >= LEAST_CHECKED)
     # Wilson 1927: stays inside [0, 1] where all or none were accepted.
     z2, n, p = 1.96**2, pl.col("checked"), pl.col("acceptance")
