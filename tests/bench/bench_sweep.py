@@ -1,23 +1,16 @@
 """Sweeps over a recorded trace of 100,200 tokens, into Parquet, by one process: the unit is one design point."""
 
 import pytest
-from made import PRICES, make_trace, read_scenario
+from made import GROWING, PRICES, make_trace, read_scenario
 
 from pearl_sim import workers
 from pearl_sim.sweep import run
 
-AFFINE = """
-cost.model = "affine"
-cost.target.per_token = "20 us"
-policy = { names = ["pearl"], gamma = 4 }
-sweep.cost.draft.base = { start = "0.2 ms", stop = "4 ms", num = 20, scale = "log" }
-sweep.cost.target.base = { start = "4 ms", stop = "80 ms", num = 20, scale = "log" }
-"""
-SLOPES = """
-cost.draft.per_context_token = "3 ns"
-cost.target.per_context_token = "40 ns"
-"""
+FEW = GROWING.format(gammas=1, drafts=5, targets=5)
+LUCK = "cost.draft.spread = [-0.1, 0.1]\ncost.target.spread = [-0.1, 0.1]\n"
 SWEPT_SLOPES = """
+cost = { model = "affine", draft.base = "1 ms", target.base = "9 ms" }
+policy = { names = ["pearl"], gamma = 4 }
 sweep.cost.draft.per_context_token = { start = "1 ns", stop = "9 ns", num = 5 }
 sweep.cost.target.per_context_token = { start = "10 ns", stop = "80 ns", num = 8 }
 """
@@ -41,21 +34,19 @@ def bench_points_that_differ_in_price_only(swept):
 
 
 def bench_points_with_growing_context(swept):
-    swept(AFFINE + SLOPES)
+    swept(GROWING.format(gammas=4, drafts=50, targets=100))
 
 
 def bench_points_with_growing_context_and_contention(swept):
-    swept(AFFINE.replace("num = 20", "num = 5") + SLOPES + "cost.contention = 1.5")
+    swept("cost.contention = 1.5\n" + FEW)
 
 
 def bench_points_each_with_slopes_of_its_own(swept):
-    fixed = AFFINE.partition("sweep")[0] + 'cost.draft.base = "1 ms"\ncost.target.base = "9 ms"\n'
-    swept(fixed + SWEPT_SLOPES)
+    swept(SWEPT_SLOPES)
 
 
-def bench_points_with_luck(swept):
-    spread = "cost.draft.spread = [-0.1, 0.1]\ncost.target.spread = [-0.1, 0.1]\n"
-    swept(AFFINE.replace("num = 20", "num = 5") + SLOPES + spread)
+def bench_points_with_growing_context_and_luck(swept):
+    swept(LUCK + FEW)
 
 
 def bench_points_of_gamma_alone(swept):

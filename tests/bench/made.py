@@ -21,6 +21,16 @@ cost.target = {{ start = "4 ms", stop = "80 ms", num = {targets}, scale = "log" 
 """
 """(gamma, t_draft, t_target), so many of each."""
 
+SLOPES = """
+cost.draft.per_context_token = "3 ns"
+cost.target.per_context_token = "40 ns"
+cost.target.per_token = "20 us"
+"""
+GROWING = SLOPES + PRICES.replace("constant", "affine").replace("cost.draft", "cost.draft.base").replace(
+    "cost.target", "cost.target.base"
+)
+"""The same, where times grow with context."""
+
 
 def make_trace(path: Path) -> None:
     """Save the trace, drawn from Beta(4, 1), at `path`."""

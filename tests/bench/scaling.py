@@ -21,7 +21,7 @@ import altair as alt
 import numpy as np
 import polars as pl
 import psutil
-from made import PRICES, make_trace, read_scenario
+from made import GROWING, PRICES, make_trace, read_scenario
 
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import ConstantCost
@@ -91,20 +91,23 @@ def against_points(directory):
     """Return the time of a sweep in one process, and of the whole command by a worker a core."""
     rows = []
     for points, (gammas, drafts, targets) in SHAPES.items():
-        scenario = read_scenario(directory, PRICES.format(gammas=gammas, drafts=drafts, targets=targets))
         outs = (directory / f"{points}-{number}" for number in range(99))
-        sweep = partial(lambda scenario, outs: run(scenario, out=next(outs)), scenario, outs)
-        rows.append({"series": "the sweep, 1 worker", "x": points, "s": best(sweep)})
+        for series, text in (("the sweep, 1 worker", PRICES), ("... where times grow with context", GROWING)):
+            scenario = read_scenario(directory, text.format(gammas=gammas, drafts=drafts, targets=targets))
+            sweep = partial(lambda scenario, outs: run(scenario, out=next(outs)), scenario, outs)
+            rows.append({"series": series, "x": points, "s": best(sweep)})
+        scenario = read_scenario(directory, PRICES.format(gammas=gammas, drafts=drafts, targets=targets))
         seconds, peak = min(commanded(scenario, next(outs)) for _ in range(TRIES))
         rows.append({"series": f"all of the command, {cores()} workers", "x": points, "s": seconds, "bytes": peak})
     return rows
 
 
 def against_workers(directory):
-    """Return the time of the whole command by 1, 2, ... workers, in turn: a million points, and some by SimPy."""
+    """Return the time of the whole command by 1, 2, ... workers, in turn: a million points of two kinds, 12 by SimPy."""
     rows = []
     for series, text, options in (
         ("1,000,000 points", PRICES.format(gammas=10, drafts=250, targets=400), ()),
+        ("... where times grow with context", GROWING.format(gammas=10, drafts=250, targets=400), ()),
         ("12 points by SimPy", EVENTS, ("--driver", "sim")),
     ):
         scenario = read_scenario(directory, text)
