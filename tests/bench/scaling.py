@@ -103,7 +103,7 @@ def against_points(directory):
 
 
 def against_workers(directory):
-    """Return the time of the whole command by 1, 2, ... workers, in turn: a million points of two kinds, 12 by SimPy."""
+    """Return the time of the whole command by 1, 2, ... workers, in turn: a million points, twice; 12 by SimPy."""
     rows = []
     for series, text, options in (
         ("1,000,000 points", PRICES.format(gammas=10, drafts=250, targets=400), ()),
