@@ -12,13 +12,13 @@ import pearl_sim
 PACKAGE = Path(pearl_sim.__file__).parent
 SOURCES = {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
 MODELS = ("models/", "capture.py", "provenance.py", "drivers/real.py")
-PURE = ("rules.py", "policies.py", "judge.py", "acceptance.py", "trace.py", "cost.py", "timing.py", "timeline.py")
-PURE += ("scenario.py", "metrics.py", "theory.py", "duration.py", "settings.py", "errors.py")
+PURE = ("rules.py", "policies.py", "judge.py", "acceptance.py", "trace.py", "cost.py", "affine.py", "timing.py")
+PURE += ("timeline.py", "scenario.py", "metrics.py", "theory.py", "duration.py", "settings.py", "errors.py")
 PURE += ("drafts.py", "recorded.py", "perfetto.py", "ascii_timeline.py")
 PURE += ("counts.py", "survival.py", "dependence.py", "fit.py")
 ONLY_IN = {
     "simpy": ("drivers/sim",),
-    "numba": ("drivers/kernel.py",),
+    "numba": ("drivers/compiled.py",),
     "torch": MODELS,
     "transformers": MODELS,
     "safetensors": MODELS,
