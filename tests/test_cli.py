@@ -113,14 +113,9 @@ def test_interrupted_run_keeps_what_is_finished_and_goes_on_from_there(tmp_path)
     small = tmp_path / "small.toml"
     small.write_text((ROOT / "scenarios" / "reading_note.toml").read_text().replace("tokens = 2000", "tokens = 20"))
     long = ["simulate", str(small), NOTE, "--set", "workload.requests=400"]
-    run = subprocess.Popen(
-        [*COMMAND, *long],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore Ctrl-C
-    )
+    # What is started by a test in the background would ignore Ctrl-C.
+    heeding = [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler); {COMMAND[-1]}"]
+    run = subprocess.Popen([*heeding, *long], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     for _ in range(600):
         if list((tmp_path / "results").glob(".reading_note.partitions-*/*.parquet")):
             break
