@@ -190,7 +190,11 @@ def test_bad_prompt_files_are_one_line(tmp_path, name, content, complaint):
 def test_the_command_survives_control_c_and_resumes(models, tmp_path):
     pair = ["--target", str(models / "target"), "--draft", str(models / "draft")]
     full = [*COMMAND, "capture", *pair, "--out", "trace", "--requests", "6", "--tokens", "60"]
-    run_ = subprocess.Popen(full, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    # What is started by a test in the background would ignore Ctrl-C.
+    heeding = [sys.executable, "-c", f"import signal; signal.signal(2, signal.default_int_handler); {COMMAND[-1]}"]
+    run_ = subprocess.Popen(
+        [*heeding, *full[len(COMMAND) :]], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     for _ in range(900):
         if list((tmp_path / ".trace.part").glob("*/done")):
             break
