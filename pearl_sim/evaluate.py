@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from pearl_sim import theory
 from pearl_sim.acceptance import Iid, Law
 from pearl_sim.metrics import ratios, standard_errors
+from pearl_sim.point import Point
 from pearl_sim.rules import Policy
 from pearl_sim.sample import Prices, Sample, samples
-from pearl_sim.scenario import Point, Scenario
+from pearl_sim.scenario import Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]

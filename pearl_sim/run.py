@@ -17,6 +17,7 @@ from pearl_sim import __version__, scenario
 from pearl_sim.axes import Value
 from pearl_sim.errors import InputError
 from pearl_sim.evaluate import MEASURES
+from pearl_sim.point import Point
 from pearl_sim.settings import Settings
 from pearl_sim.sweep import Results
 from pearl_sim.trace import read_json, read_table, sha256
@@ -93,7 +94,7 @@ class Run:
         """Return the rows of one place: every policy and gamma there."""
         return self.rows.filter(*(pl.col(column) == value for column, value in place.items()))
 
-    def point(self, place: Place, gamma: int) -> scenario.Point:
+    def point(self, place: Place, gamma: int) -> Point:
         """Return the design point at `place` and `gamma`; InputError if a trace it needs is gone or has changed."""
         file = self.directory / "run.json"
         settings = {**self.record.settings}

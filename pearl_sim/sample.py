@@ -17,10 +17,11 @@ from pearl_sim.acceptance import Iid
 from pearl_sim.cost import ConstantCost, Cost
 from pearl_sim.drivers import kernel, sim
 from pearl_sim.drivers.walk import Walk, walk
+from pearl_sim.point import Point, Source, censored_of, requests_of
 from pearl_sim.policies import autoregressive
 from pearl_sim.prices import Costs
 from pearl_sim.rules import Policy, Round
-from pearl_sim.scenario import Point, Scenario, Source, censored_of, requests_of
+from pearl_sim.scenario import Scenario
 from pearl_sim.timing import mean_round_ns, prefill_parts
 
 Floats: TypeAlias = NDArray[np.float64]

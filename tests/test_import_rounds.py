@@ -14,8 +14,8 @@ from pearl_sim.importers import csv, spec_bench
 from pearl_sim.importers.recording import Rounds
 from pearl_sim.judge import Request
 from pearl_sim.metrics import unknown_rounds
+from pearl_sim.point import censored_of
 from pearl_sim.policies import POLICIES, speculative
-from pearl_sim.scenario import censored_of
 from pearl_sim.scenario import read as read_scenario
 from pearl_sim.trace import load, save
 

@@ -9,6 +9,7 @@ from small_trace import small_trace
 
 from pearl_sim import output, run, scenario, sweep, trace
 from pearl_sim.errors import InputError
+from pearl_sim.point import requests_of
 from pearl_sim.run import GAMMA
 
 ROOT = Path(__file__).parents[1]
@@ -67,7 +68,7 @@ def test_a_run_on_a_trace_knows_it_wherever_it_is_read_from(tmp_path, monkeypatc
     shutil.move(tmp_path / "traces", tmp_path / "elsewhere" / "traces")
     moved = run.read(tmp_path / "elsewhere" / "results" / "replayed")
     assert moved.trace == tmp_path / "elsewhere" / "traces" / "small"
-    assert len(scenario.requests_of(moved.point({}, 2).source)) == 2
+    assert len(requests_of(moved.point({}, 2).source)) == 2
     requests = moved.trace / "requests.parquet"
     requests.write_bytes(requests.read_bytes() + b"0")
     with pytest.raises(InputError, match="has changed since"):

@@ -15,11 +15,11 @@ import polars as pl
 from pearl_sim.acceptance import Floats, uniforms
 from pearl_sim.figure import COLOURS, colour
 from pearl_sim.judge import Runs
+from pearl_sim.point import requests_of
 from pearl_sim.policies import POLICIES
 from pearl_sim.report.section import Figure, Section, Table, Text, ms, number
 from pearl_sim.report.study import Fit, Study, first, fit, timelines, totals
 from pearl_sim.rules import candidates
-from pearl_sim.scenario import requests_of
 from pearl_sim.timeline import Timeline
 
 STEPS, ALPHA_STEPS = 121, 50

@@ -14,11 +14,11 @@ from pearl_sim.cost import Cost
 from pearl_sim.drivers import kernel, sim
 from pearl_sim.judge import Censored, Request
 from pearl_sim.metrics import Interval, Totals, acceptance_by_depth, ratio
+from pearl_sim.point import censored_of, requests_of
 from pearl_sim.policies import POLICIES
 from pearl_sim.report.section import Text, told
 from pearl_sim.rules import Policy, candidates
 from pearl_sim.run import Place, Run
-from pearl_sim.scenario import censored_of, requests_of
 from pearl_sim.timeline import Timeline
 from pearl_sim.timing import Timing
 
