@@ -151,7 +151,11 @@ def main():
         panel(found["points"], "A sweep over 100,200 recorded tokens", "design points"),
         panel(found["workers"], "All of the command, by workers", "workers", "linear"),
     ).resolve_scale(color="independent", x="independent", y="independent")
-    chart = chart.configure_view(stroke=None).configure_axis(gridColor="#e6e6e6").configure_legend(orient="bottom")
+    chart = (
+        chart.configure_view(stroke=None)
+        .configure_axis(gridColor="#e6e6e6")
+        .configure_legend(orient="bottom", columns=1)
+    )
     chart.save(str(out / "scaling.png"), ppi=144)
 
 
