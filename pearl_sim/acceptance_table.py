@@ -13,7 +13,7 @@ from rich.table import Table
 from pearl_sim import counts
 from pearl_sim.dependence import Dependence, dependence
 from pearl_sim.errors import InputError
-from pearl_sim.fit import Fit, fit
+from pearl_sim.fit import FittedLaw, fit_laws
 from pearl_sim.metrics import Interval, ratio
 from pearl_sim.survival import Chains, Checks, Depth, chains_of, checks_of, estimate
 from pearl_sim.trace import load
@@ -36,7 +36,7 @@ def compute(path: Path) -> Answer:
         return answer | _of_checks(path, _counted(found.rounds), None, found.provenance.run_limit)
     trace = load(path)
     marks = trace.censored(None)
-    requests = trace.replay(None, None)
+    requests = trace.workload(None, None)
     cut = marks or [np.zeros(len(request.runs), np.bool_) for request in requests]
     chains = [chains_of(request.runs, own) for request, own in zip(requests, cut, strict=True)]
     provenance = trace.provenance
@@ -115,7 +115,7 @@ def _of_checks(path: Path, checks: Checks, chains: list[Chains] | None, run_limi
         "open_end": depths[-1].survival.mean > OPEN_END,
         "dispersion": _interval(told.dispersion),
         "autocorrelation": _interval(told.autocorrelation),
-        "laws": [_law(one) for one in fit(checks, whole)],
+        "laws": [_law(one) for one in fit_laws(checks, whole)],
     }
 
 
@@ -146,7 +146,7 @@ def _depth(found: Depth) -> Answer:
     return {key: _interval(value) if isinstance(value, Interval) else value for key, value in found._asdict().items()}
 
 
-def _law(found: Fit) -> Answer:
+def _law(found: FittedLaw) -> Answer:
     told = found._asdict() | {"law": found.law.model_dump(mode="json")}
     return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in told.items()}
 

@@ -34,14 +34,14 @@ class Misfit(NamedTuple):
     beside: float | None
 
 
-class Fit(NamedTuple):
+class FittedCost(NamedTuple):
     """The fitted cost, and its misfit for draft and target."""
 
     cost: AffineCost
     misfits: tuple[Misfit, ...]
 
 
-def fit(steps: pl.DataFrame) -> Fit:
+def fit_cost(steps: pl.DataFrame) -> FittedCost:
     """Return the affine cost that lies closest to these steps, of whatever batch sizes and contexts.
 
     Its `batch` is 1 and its prefill is the recorded one of the median prompt.
@@ -74,7 +74,7 @@ def fit(steps: pl.DataFrame) -> Fit:
             "prefill": f"{max(latencies.prefill(steps, middle, True))} ns",
         },
     )
-    return Fit(cost, tuple(misfits))
+    return FittedCost(cost, tuple(misfits))
 
 
 def non_negative(terms: Floats, values: Floats) -> Floats:
@@ -98,7 +98,7 @@ def non_negative(terms: Floats, values: Floats) -> Floats:
     return best
 
 
-def as_toml(found: Fit, name: str) -> str:
+def as_toml(found: FittedCost, name: str) -> str:
     """Return the fit as a [cost] table for a scenario file, with what it leaves unexplained."""
     lines = [f"# An affine cost fitted to the steps of {name}; paste it into a scenario file."]
     for one in found.misfits:

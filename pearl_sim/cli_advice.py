@@ -41,7 +41,7 @@ def recommend(
     priced = _cost(recorded, cost)
     with Console(stderr=True).status("replaying") as status:
         replayed = decision.replay(
-            recorded.replay(None, None),
+            recorded.workload(None, None),
             priced,
             recorded.provenance.run_limit,
             max_gamma,
@@ -96,7 +96,7 @@ def timeline(
     refuse_beyond_record(found.provenance, chosen.gamma, f"--gamma {chosen.gamma}")
     number = _number(found, request)
     # Requests before this one are replayed too, so that it meets the luck that it meets in `simulate`.
-    steps = simulate(chosen, found.replay(number + 1, None), _cost(found, cost).timing(chosen), 0)[number]
+    steps = simulate(chosen, found.workload(number + 1, None), _cost(found, cost).timing(chosen), 0)[number]
     began = steps[0].start
     runs = {f"{source} replayed": [step._replace(start=step.start - began, stop=step.stop - began) for step in steps]}
     measured = recorded(found, source, request, steps)

@@ -90,7 +90,7 @@ def _cell(run: Trace, cost: Cost, called: str, source: str) -> tuple[object, ...
     named = of_label(source)
     assert named, "a label that is no policy's was let through"
     name, gamma = named
-    policy, requests = POLICIES[name](gamma), run.replay(None, None)
+    policy, requests = POLICIES[name](gamma), run.workload(None, None)
     simulated = simulate(policy, requests, cost.timing(policy), SEED)
     names = run.requests["request"]
     ran = [recorded(run, source, names[i], timeline) for i, timeline in enumerate(simulated)]

@@ -242,7 +242,7 @@ class EmpiricalCost(SharedCost):
             lambda prompt_tokens: latencies.prefill_of(read, prompt_tokens, policy.gamma > 0),
         )
 
-    def _read(self) -> latencies.Recorded:
+    def _read(self) -> latencies.StepTimes:
         return latencies.read(self.trace, self.batch)
 
     def _hand_over(self, policy: Policy) -> HandOver:

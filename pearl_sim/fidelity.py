@@ -14,7 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from pearl_sim import profile
-from pearl_sim.affine_fit import as_toml, fit
+from pearl_sim.affine_fit import as_toml, fit_cost
 from pearl_sim.capture import capture
 from pearl_sim.compare import compare
 from pearl_sim.cost import EmpiricalCost
@@ -33,7 +33,7 @@ RUNS, WHOLE, PART = "runs", "profile", "profile_part"
 """What a measurement consists of, a directory each: a trace, and two profiles."""
 
 
-class Measured(NamedTuple):
+class Measurement(NamedTuple):
     """A measurement: the runs, the whole profile, and what compare says of it and of the part of it."""
 
     runs: Trace
@@ -48,7 +48,7 @@ def measure(
     out: Path,
     command: str,
     on_request: Callable[[int, int], object] = lambda number, written: None,
-) -> Measured:
+) -> Measurement:
     """Record runs and profile at `out`, an earlier measurement there replaced, and compare them."""
     refuse_foreign(out)
     part = out.with_name(f".{out.name}.part")
@@ -71,7 +71,7 @@ def measure(
     if out.exists():
         shutil.rmtree(out)
     part.replace(out)
-    return Measured(runs, whole, found)
+    return Measurement(runs, whole, found)
 
 
 def kept(whole: Profile, path: Path) -> Profile:
@@ -80,7 +80,7 @@ def kept(whole: Profile, path: Path) -> Profile:
     steps = whole.steps.filter(profile.profiled(names))
     note = f"part of {whole.path.name}: {', '.join(dict.fromkeys(names))}"
     provenance = whole.provenance.model_copy(update={"notes": (*whole.provenance.notes, note)})
-    return Profile(path, provenance, steps, as_toml(fit(steps), path.name))
+    return Profile(path, provenance, steps, as_toml(fit_cost(steps), path.name))
 
 
 def judge(measurement: Path) -> pl.DataFrame:

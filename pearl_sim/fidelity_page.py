@@ -7,7 +7,7 @@ import polars as pl
 from pearl_sim import compare_figure, profile_summary
 from pearl_sim.compare import PARTS, Verdict, verdict
 from pearl_sim.efficiency import efficiency
-from pearl_sim.fidelity import KEPT, PROFILED, Measured
+from pearl_sim.fidelity import KEPT, PROFILED, Measurement
 from pearl_sim.trace import Provenance
 
 PAGE = """\
@@ -70,7 +70,7 @@ because they are measured in turns.
 """
 
 
-def write(measured: Measured, page: Path) -> None:
+def write(measured: Measurement, page: Path) -> None:
     """Write the page, and its picture beside it."""
     page.parent.mkdir(parents=True, exist_ok=True)
     picture = page.with_suffix(".png")
@@ -78,7 +78,7 @@ def write(measured: Measured, page: Path) -> None:
     page.write_text(text(measured, picture.name), encoding="utf-8")
 
 
-def text(measured: Measured, picture: str) -> str:
+def text(measured: Measurement, picture: str) -> str:
     """Return the page."""
     whole, part = (of_cost for _, of_cost in measured.found.group_by("cost", maintain_order=True))
     known = pl.col("policy").is_in(PROFILED) & pl.col("gamma").is_in([0, *KEPT])

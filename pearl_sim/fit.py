@@ -30,7 +30,7 @@ ENOUGH = 5.0
 TINY = 1e-12
 
 
-class Fit(NamedTuple):
+class FittedLaw(NamedTuple):
     """A law fitted to a record.
 
     parameters:     how many numbers were fitted.
@@ -51,7 +51,7 @@ class Fit(NamedTuple):
     rejected: bool
 
 
-def fit(checks: Checks, whole: bool = True) -> list[Fit]:
+def fit_laws(checks: Checks, whole: bool = True) -> list[FittedLaw]:
     """Return every law fitted to the checks; the best first: of those within 2 of the least AIC, the simplest.
 
     `whole`: every chain follows a correction.  If not, some follow a token that nobody knows about, and markov, which
@@ -139,7 +139,7 @@ def _rates(checked: Counted, accepted: Counted) -> tuple[float, ...]:
     return (*own[: number - 1].tolist(), _share(deeper[number - 1], deeper_checked[number - 1]))
 
 
-def _judged(checks: Checks, law: Law, parameters: int) -> Fit:
+def _judged(checks: Checks, law: Law, parameters: int) -> FittedLaw:
     """Return the law with its likelihood and its two tests."""
     checked, accepted = checks
     depths = np.arange(1, checked.shape[1] + 1)
@@ -170,7 +170,7 @@ def _judged(checks: Checks, law: Law, parameters: int) -> Fit:
     off = float(np.max(np.abs(survival[known] - seen)))
     rejected = any(p < REJECTED_BELOW for p in (depth_p, request_p))  # no nan is
     aic = 2 * parameters - 2 * likelihood
-    return Fit(law, parameters, likelihood, aic, depth_p, request_p, off, rejected)
+    return FittedLaw(law, parameters, likelihood, aic, depth_p, request_p, off, rejected)
 
 
 def _over_chains(law: Beta, depths: Counted) -> Floats:

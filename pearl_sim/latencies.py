@@ -24,7 +24,7 @@ DRAWS = 256
 Floats = NDArray[np.float64]
 
 
-class Measured(NamedTuple):
+class BySize(NamedTuple):
     """The steps of one role and kind: size -> DRAWS equally likely ns at context 0, and ns a token of context."""
 
     base: dict[int, Floats]
@@ -32,19 +32,19 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class StepTimes:
     """What the steps of one trace and batch size say, worked out once.
 
     draft, target: the model's steps by `timing.circumstance`.
     """
 
     steps: pl.DataFrame
-    draft: tuple[Measured, ...]
-    target: tuple[Measured, ...]
+    draft: tuple[BySize, ...]
+    target: tuple[BySize, ...]
     hand_over: HandOver
 
 
-def read(trace: Path, batch: int | None) -> Recorded:
+def read(trace: Path, batch: int | None) -> StepTimes:
     """Return what the steps in `trace` say, worked out anew if its file has changed; InputError as steps_of."""
     load_steps(trace)
     file = trace / "steps.parquet"
@@ -52,13 +52,13 @@ def read(trace: Path, batch: int | None) -> Recorded:
 
 
 @lru_cache(maxsize=8)
-def _read(trace: Path, batch: int | None, _changed: int) -> Recorded:
+def _read(trace: Path, batch: int | None, _changed: int) -> StepTimes:
     steps = steps_of(trace, batch)
-    return Recorded(steps, measured(steps, "draft"), measured(steps, "target"), hand_over(steps))
+    return StepTimes(steps, by_circumstance(steps, "draft"), by_circumstance(steps, "target"), hand_over(steps))
 
 
 @lru_cache(maxsize=4096)
-def prefill_of(recorded: Recorded, prompt_tokens: int, with_draft: bool) -> tuple[int, int]:
+def prefill_of(recorded: StepTimes, prompt_tokens: int, with_draft: bool) -> tuple[int, int]:
     """Return `prefill` of the recorded steps."""
     return prefill(recorded.steps, prompt_tokens, with_draft)
 
@@ -92,7 +92,7 @@ def timed(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(ns=pl.col("stop_ns") - pl.col("start_ns"), rested=waited | after_prefill)
 
 
-def growth(steps: pl.DataFrame, role: str) -> float:
+def context_growth(steps: pl.DataFrame, role: str) -> float:
     """Return by how much a step of this role grows with each token of context, relative to its mean over all contexts.
 
     One figure for all sizes, by least squares within each size and circumstance: every size reads the same keys and
@@ -109,25 +109,25 @@ def growth(steps: pl.DataFrame, role: str) -> float:
     return max(0.0, float(relative @ context) / spread) if spread else 0.0
 
 
-def measured(steps: pl.DataFrame, role: str) -> tuple[Measured, ...]:
+def by_circumstance(steps: pl.DataFrame, role: str) -> tuple[BySize, ...]:
     """Return the steps of one role in each circumstance.
 
     Sizes outside the range that was recorded in it are those of the likest circumstance: first with the same rest, for
     on devices of their own models mind a cold start more than each other.
     """
     own = steps.filter(pl.col("role") == role, pl.col("context") > 0)
-    rate = growth(steps, role)
+    rate = context_growth(steps, role)
     kinds = [(beside, rested) for rested in (False, True) for beside in (False, True)]
     recorded = [_sizes(own.filter(overlapped=beside, rested=rested), rate) for beside, rested in kinds]
     found = []
     for beside, rested in kinds:
         likest = [(beside, rested), (not beside, rested), (beside, not rested), (not beside, not rested)]
-        merged = Measured({}, {})
+        merged = BySize({}, {})
         for kind in likest:
             other = recorded[kinds.index(kind)]
             least, most = (min(merged.base), max(merged.base)) if merged.base else (1, 0)
             outside = [size for size in other.base if not least <= size <= most]
-            merged = Measured(
+            merged = BySize(
                 merged.base | {size: other.base[size] for size in outside},
                 merged.slope | {size: other.slope[size] for size in outside},
             )
@@ -135,7 +135,7 @@ def measured(steps: pl.DataFrame, role: str) -> tuple[Measured, ...]:
     return tuple(found)
 
 
-def _sizes(steps: pl.DataFrame, rate: float) -> Measured:
+def _sizes(steps: pl.DataFrame, rate: float) -> BySize:
     levels = (np.arange(DRAWS) + 0.5) / DRAWS
     base, slope = {}, {}
     for (size,), rows in steps.group_by("tokens"):
@@ -143,20 +143,20 @@ def _sizes(steps: pl.DataFrame, rate: float) -> Measured:
         ns, context = rows["ns"].to_numpy(), rows["context"].to_numpy()
         slope[size] = rate * float(ns.mean())
         base[size] = np.quantile(ns - slope[size] * context, levels)
-    return Measured(base, slope)
+    return BySize(base, slope)
 
 
-def draft_table(found: Measured, sizes: int) -> Latency:
+def draft_table(found: BySize, sizes: int) -> Latency:
     """Return chains of 0 to `sizes` - 1 forwards; lengths between and beyond recorded ones lie on a line with them.
 
     Where only one length was recorded, a chain takes time in proportion.
     """
-    nothing: Measured = Measured({0: np.zeros(DRAWS)}, {0: 0.0})
-    known = found if len(found.base) > 1 else Measured(nothing.base | found.base, nothing.slope | found.slope)
+    nothing: BySize = BySize({0: np.zeros(DRAWS)}, {0: 0.0})
+    known = found if len(found.base) > 1 else BySize(nothing.base | found.base, nothing.slope | found.slope)
     return _table(known, sizes, beyond=True)
 
 
-def target_table(found: Measured, sizes: int) -> Latency:
+def target_table(found: BySize, sizes: int) -> Latency:
     """Return forwards over 0 to `sizes` - 1 positions, interpolated; narrower than any recorded takes its time."""
     return _table(found, sizes, beyond=False)
 
@@ -241,7 +241,7 @@ def _on_line(lengths: NDArray[Any], medians: NDArray[Any], counts: NDArray[Any],
     return max(1, round(float(level + max(0.0, rise) * (at - length))))
 
 
-def _table(found: Measured, sizes: int, beyond: bool) -> Latency:
+def _table(found: BySize, sizes: int, beyond: bool) -> Latency:
     known = np.array(sorted(found.base))
     times = np.array([found.base[size] for size in known])
     slopes = np.array([found.slope[size] for size in known])

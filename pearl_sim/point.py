@@ -133,7 +133,7 @@ def requests_of(source: Source) -> list[Request]:
     """Return the requests, recorded or drawn."""
     law, count, tokens, prompt_tokens, seed, gamma = source
     if isinstance(law, Trace):
-        return law.replay(count, tokens)
+        return law.workload(count, tokens)
     assert count and tokens  # checked with the point
     # A run may reach past the limit: the last round is not clipped, and its outcome must not depend on gamma.
     length = tokens + gamma + 1

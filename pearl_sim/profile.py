@@ -14,7 +14,7 @@ from typing import NamedTuple
 import polars as pl
 
 from pearl_sim.acceptance import Iid
-from pearl_sim.affine_fit import as_toml, fit
+from pearl_sim.affine_fit import as_toml, fit_cost
 from pearl_sim.drivers.real import decode
 from pearl_sim.errors import InputError
 from pearl_sim.models.drafting import Script
@@ -86,7 +86,7 @@ def profile(
 
 def finish(pair: Pair, steps: pl.DataFrame, passes: int, out: Path, command: str) -> Profile:
     """Save the steps of a profile at `out`, with the cost fitted to them and what to think of them; return it."""
-    found = fit(steps)
+    found = fit_cost(steps)
     notes = [f"{passes} passes of {ROUNDS} rounds of each kind of decoding", *doubts(steps)]
     made = Profile(out, provenance(pair, "profiled", command, None, notes), steps, as_toml(found, out.name))
     save(made)

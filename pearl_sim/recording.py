@@ -29,7 +29,7 @@ class Piece(NamedTuple):
     near_ties: int = 0
 
 
-class Recorded(NamedTuple):
+class Joined(NamedTuple):
     """All pieces of a recording, joined."""
 
     requests: pl.DataFrame
@@ -56,9 +56,7 @@ def begin(out: Path, plan: dict[str, object], resume: bool) -> None:
         raise InputError(part, "holds an interrupted recording with other settings; remove it to start anew")
 
 
-def in_pieces(
-    out: Path, count: int, record: Callable[[int], Piece], on_piece: Callable[[int, int], object]
-) -> Recorded:
+def in_pieces(out: Path, count: int, record: Callable[[int], Piece], on_piece: Callable[[int, int], object]) -> Joined:
     """Record `count` pieces and return them joined; those that an interrupted recording left are not made again.
 
     After `begin`; once the result is saved, `discard` the pieces.  `on_piece` is told each one's number and output
@@ -74,7 +72,7 @@ def in_pieces(
         found.append((tables, int((directory / "done").read_text())))
         on_piece(number, len(tables[1]))
     requests, tokens, steps = (pl.concat(tables) for tables in zip(*(tables for tables, _ in found), strict=True))
-    return Recorded(requests, tokens, steps, sum(near_ties for _, near_ties in found))
+    return Joined(requests, tokens, steps, sum(near_ties for _, near_ties in found))
 
 
 def discard(out: Path) -> None:

@@ -35,7 +35,7 @@ def replay(
     The result holds the same requests and tokens and the new steps.  Every run is held to the simulator, round for
     round: DivergenceError if one differs.  InputError if a request overruns the pair's context, or as `begin`.
     """
-    requests = trace.replay(count, None)
+    requests = trace.workload(count, None)
     _check(pair, trace, requests, max(policy.gamma for policy in policies.values()))
     models = [describe(settings).model_dump() for settings in (pair.target_settings, pair.draft_settings)]
     plan = {

@@ -106,7 +106,7 @@ class Trace:
     tokens: pl.DataFrame
     steps: pl.DataFrame
 
-    def replay(self, count: int | None, limit: int | None) -> list[Request]:
+    def workload(self, count: int | None, limit: int | None) -> list[Request]:
         """Return the first `count` requests for replay, each at most `limit` tokens long (None: all of them)."""
         runs = self.tokens["run"].to_numpy()
         requests, first = [], 0

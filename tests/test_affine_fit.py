@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pearl_sim.affine_fit import as_toml, fit, non_negative
+from pearl_sim.affine_fit import as_toml, fit_cost, non_negative
 from pearl_sim.scenario import read_cost
 from pearl_sim.trace import STEPS
 
@@ -47,7 +47,7 @@ TARGET = forward_ns(700_000, 8_000, 20_000, 55, 7)
 
 
 def test_every_coefficient_is_found_where_there_is_no_noise():
-    found = fit(steps(DRAFT, 40_000, TARGET))
+    found = fit_cost(steps(DRAFT, 40_000, TARGET))
     cost = found.cost
     assert (cost.draft.base, cost.draft.per_sequence, cost.draft.per_context_token) == pytest.approx(
         (90_000, 12_000_000, 31_000), rel=1e-3
@@ -61,7 +61,7 @@ def test_every_coefficient_is_found_where_there_is_no_noise():
 
 
 def test_noise_shows_in_the_misfit_and_in_the_spread_and_biases_nothing():
-    found = fit(steps(DRAFT, 40_000, TARGET, noise=0.05))
+    found = fit_cost(steps(DRAFT, 40_000, TARGET, noise=0.05))
     for misfit in found.misfits:
         assert misfit.median == pytest.approx(0.6745 * 0.05, rel=0.3)
         assert abs(misfit.alone) < 0.01
@@ -70,7 +70,7 @@ def test_noise_shows_in_the_misfit_and_in_the_spread_and_biases_nothing():
 
 
 def test_the_written_fit_is_read_back_as_the_same_cost_and_says_what_it_leaves_unexplained(tmp_path):
-    found = fit(steps(DRAFT, 40_000, TARGET, noise=0.02))
+    found = fit_cost(steps(DRAFT, 40_000, TARGET, noise=0.02))
     text = as_toml(found, "somewhere")
     (tmp_path / "cost.toml").write_text(text)
     assert read_cost(tmp_path / "cost.toml") == found.cost

@@ -20,7 +20,7 @@ def test_replay_is_as_fast_as_the_recorded_runs_to_3_percent(source):
     trace = load(TRACE)
     name, _, gamma = source.partition("-")
     policy = POLICIES[name](int(gamma or 0))
-    requests = trace.replay(None, None)
+    requests = trace.workload(None, None)
     simulated = tally(policy, requests, EmpiricalCost(trace=TRACE).timing(policy), 0, None).totals
     runs = trace.steps.filter(pl.col("source") == source).group_by("request")
     recorded_ns = runs.agg(ns=pl.col("stop_ns").max() - pl.col("start_ns").min())["ns"].sum()

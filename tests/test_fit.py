@@ -7,7 +7,7 @@ import pytest
 from test_survival import chains, served, whole
 
 from pearl_sim.acceptance import Beta, Decaying, Iid, Markov, PerDepth
-from pearl_sim.fit import climb, fit, log_beta
+from pearl_sim.fit import climb, fit_laws, log_beta
 from pearl_sim.survival import checks_of
 
 LAWS = [
@@ -26,7 +26,7 @@ def parameters(law):
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.law)
 def test_the_law_that_drew_the_data_is_found_with_its_parameters(law):
-    found = fit(checks_of(whole(law, 150, 300, seed=2)))
+    found = fit_laws(checks_of(whole(law, 150, 300, seed=2)))
     best = found[0]
     assert best.law.law == law.law
     assert not best.rejected
@@ -43,7 +43,7 @@ def test_the_law_that_drew_the_data_is_found_with_its_parameters(law):
     "law", [Iid(alpha=0.8), PerDepth(rates=(0.9, 0.5)), Decaying(alpha=0.95, rate=0.8)], ids=lambda law: law.law
 )
 def test_a_censored_record_finds_the_law_as_well(law):
-    found = fit(checks_of(served(law, 150, 300, gamma=5)), whole=False)
+    found = fit_laws(checks_of(served(law, 150, 300, gamma=5)), whole=False)
     assert found[0].law.law == law.law
     assert parameters(found[0].law) == pytest.approx(parameters(law), rel=0.03)
     assert not found[0].rejected
@@ -55,13 +55,13 @@ def test_the_right_law_is_seldom_rejected():
     rejected = 0
     for law in LAWS:
         for seed in range(8):
-            told = {one.law.law: one for one in fit(checks_of(whole(law, 30, 80, seed)))}
+            told = {one.law.law: one for one in fit_laws(checks_of(whole(law, 30, 80, seed)))}
             rejected += told[law.law].rejected
     assert rejected <= 4
 
 
 def test_fits_are_ordered_by_aic_and_the_simplest_of_equals_comes_first():
-    found = fit(checks_of(whole(Iid(alpha=0.7), 50, 100)))
+    found = fit_laws(checks_of(whole(Iid(alpha=0.7), 50, 100)))
     assert found[0].law.law == "iid"
     least = min(one.aic for one in found)
     rest = [one.aic for one in found if one.aic > least + 2]
@@ -73,7 +73,7 @@ def test_fits_are_ordered_by_aic_and_the_simplest_of_equals_comes_first():
 def test_the_likelihoods_are_those_of_the_checks():
     """Two requests: chains 1, 0 and 2: right, wrong, wrong; right, right, wrong."""
     checks = checks_of([chains([(1, False), (0, False)]), chains([(2, False)])])
-    told = {one.law.law: one for one in fit(checks)}
+    told = {one.law.law: one for one in fit_laws(checks)}
     assert told["iid"].law.alpha == pytest.approx(0.5)
     assert told["iid"].log_likelihood == pytest.approx(6 * math.log(0.5))
     # At depth 1, 2 of 3 were right; deeper, 1 of 3.
@@ -104,7 +104,7 @@ def test_climbing_finds_the_top_inside_and_at_the_edge():
 @pytest.mark.parametrize("pairs", [[(0, False)] * 9, [(4, True)] * 9, [(0, False)], [(1, True)]])
 @pytest.mark.parametrize("requests", [1, 3])
 def test_extremes_have_fits_too(pairs, requests):
-    found = fit(checks_of([chains(pairs)] * requests))
+    found = fit_laws(checks_of([chains(pairs)] * requests))
     assert {one.law.law for one in found} >= {"iid", "markov", "decaying"}
     for one in found:
         assert math.isfinite(one.aic)

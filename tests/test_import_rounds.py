@@ -103,7 +103,7 @@ def test_a_chain_cut_short_is_flagged_at_a_smaller_gamma_too(tmp_path):
     trace = load(tmp_path / "trace")
     assert trace.provenance.run_limit == 4
     policy = speculative(2)
-    tally = kernel.tally(policy, trace.replay(None, None), COST.timing(policy), 0, trace.censored(None))
+    tally = kernel.tally(policy, trace.workload(None, None), COST.timing(policy), 0, trace.censored(None))
     assert tally.unknown_rounds > 0.2
 
 
@@ -192,7 +192,7 @@ def test_tokens_between_corrections_replay_exactly_under_every_policy(tmp_path):
     assert trace.provenance.run_limit is None
     assert trace.censored(None) is None
     policy = POLICIES["pearl"](4)
-    tally = kernel.tally(policy, trace.replay(None, None), COST.timing(policy), 0, None)
+    tally = kernel.tally(policy, trace.workload(None, None), COST.timing(policy), 0, None)
     assert sum(own.corrections for own in tally.totals) == 4
 
 

@@ -32,7 +32,7 @@ def test_run_is_what_a_step_emits_less_the_targets_own_token(tmp_path):
     assert trace.tokens["run"].to_list() == [0, 2, 1, 0, 1]
     assert trace.tokens["token"].to_list() == [10, 11, 12, 13, 14]
     assert trace.requests.row(0) == ("7", "bench", 3, 5, None)
-    (request,) = trace.replay(None, None)
+    (request,) = trace.workload(None, None)
     assert (request.prompt_tokens, request.limit, request.runs.tolist()) == (3, 5, [0, 2, 1, 0, 1])
 
 
@@ -101,7 +101,7 @@ def test_the_recorded_h100_files_replay_under_all_five_policies(shared_data, tmp
     if not file.exists():
         pytest.skip(f"{file.name} is not on this machine")
     save(read(file, "eagle", tmp_path / dataset))
-    requests = load(tmp_path / dataset).replay(40, None)
+    requests = load(tmp_path / dataset).workload(40, None)
     cost = ConstantCost(draft="1 ms", target="5 ms")
     for policy_of in POLICIES.values():
         timelines = simulate(policy_of(3), requests, cost.timing(policy_of(3)), 0)

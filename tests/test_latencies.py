@@ -38,10 +38,10 @@ def test_growth_with_context_is_found_whatever_the_sizes_and_where_each_was_seen
         for size, base in SIZES.items()
         for context in 50 * size + rng.integers(1, 200, 60)
     ]
-    found = latencies.growth(steps(rows), "target")
+    found = latencies.context_growth(steps(rows), "target")
     # Relative to the mean over the contexts seen, which lies (1 + rate * mean) above the time at none.
     assert found == pytest.approx(ppm / 1e6 / (1 + ppm / 1e6 * 300), rel=0.35, abs=2e-8)
-    table = latencies.target_table(latencies.measured(steps(rows), "target")[0], 10)
+    table = latencies.target_table(latencies.by_circumstance(steps(rows), "target")[0], 10)
     for size, base in SIZES.items():
         at = 50 * size + 100
         middle = np.mean([latency_ns(table, size, at, draw) for draw in range(table.draws)])
@@ -50,13 +50,13 @@ def test_growth_with_context_is_found_whatever_the_sizes_and_where_each_was_seen
 
 def test_steps_that_get_shorter_with_context_are_taken_for_noise():
     rows = [(0, "draft", 0, 1000 - context, 1, context, False) for context in range(1, 100)]
-    assert latencies.growth(steps(rows), "draft") == 0
-    assert latencies.growth(steps(rows[:1]), "draft") == 0
+    assert latencies.context_growth(steps(rows), "draft") == 0
+    assert latencies.context_growth(steps(rows[:1]), "draft") == 0
 
 
 def test_a_chain_costs_its_forwards_and_what_starting_one_takes():
     rows = [(0, "draft", 0, 300 + 100 * size, size, 9, False) for size in (2, 4, 8)]
-    table = latencies.draft_table(latencies.measured(steps(rows), "draft")[0], 13)
+    table = latencies.draft_table(latencies.by_circumstance(steps(rows), "draft")[0], 13)
     assert [table.base_ns[size][0] for size in range(13)] == [0, *(300 + 100 * size for size in range(1, 13))]
 
 
@@ -87,7 +87,7 @@ def test_steps_after_a_rest_are_kept_apart_from_steps_after_work():
     rested = [(2 * n, "draft", 1000 * n, 30, 2, 9, False) for n in range(5)]
     worked = [(n, "draft", 1000 * n, 20 if n else 30, 2, 9, True) for n in range(5)]
     apart = pl.concat([steps(rows).with_columns(source=pl.lit(name)) for name, rows in (("sd", rested), ("p", worked))])
-    alone, beside, alone_rested, beside_rested = (m.base[2][-1] for m in latencies.measured(apart, "draft"))
+    alone, beside, alone_rested, beside_rested = (m.base[2][-1] for m in latencies.by_circumstance(apart, "draft"))
     assert (alone, beside) == (20, 20), "the draft was never seen alone after work: rest matters more"
     assert (alone_rested, beside_rested) == (30, 30)
 
@@ -95,7 +95,9 @@ def test_steps_after_a_rest_are_kept_apart_from_steps_after_work():
 def test_sizes_that_a_circumstance_lacks_come_from_the_likest_one_beyond_its_own_range_only():
     rows = [(n, "target", 0, ns, size, 9, True) for n, (size, ns) in enumerate(((2, 20), (6, 60)))]
     alone = [(n, "target", 0, ns, size, 9, False) for n, (size, ns) in enumerate(((1, 5), (4, 1000), (9, 90)))]
-    found = latencies.measured(pl.concat([steps(rows), steps(alone).with_columns(source=pl.lit("other"))]), "target")
+    found = latencies.by_circumstance(
+        pl.concat([steps(rows), steps(alone).with_columns(source=pl.lit("other"))]), "target"
+    )
     assert sorted(found[1].base) == [1, 2, 6, 9], "4 lies between sizes of its own"
     assert sorted(found[0].base) == [1, 4, 9]
 

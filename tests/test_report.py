@@ -115,8 +115,8 @@ def test_a_study_repeats_the_runs_own_numbers(gamma_run):
         gain = found.speedup(name, "ar")
         assert gain.mean == pytest.approx(rows["speedup"][-1], rel=1e-12)
         assert gain.low == pytest.approx(rows["speedup_low"][-1], rel=1e-12)
-    at = study.fit(found)
-    assert at == study.Fit(0.8, 2e6, 16e6, 0.0, exact=True)
+    at = study.closed_form(found)
+    assert at == study.ClosedForm(0.8, 2e6, 16e6, 0.0, exact=True)
 
 
 def test_a_recorded_run_is_studied_before_a_drawn_one(gamma_run, trace_study):
@@ -211,7 +211,7 @@ def test_moved_acceptance_is_as_often_accepted_as_asked():
 
 
 def test_bands_cover_every_input_and_agree_with_the_replay_itself(trace_study):
-    at = study.fit(trace_study)
+    at = study.closed_form(trace_study)
     found = sensitivity.bands(trace_study, at)
     for name in ("alpha", "t_draft", "t_target", "sync", "gamma"):
         own = [band for band in found if band.input == name]

@@ -82,7 +82,7 @@ def plain_totals(file):
 def simulated_totals(file, out):
     """Return total seconds of the imported trace, replayed: "ar" and each fixed length."""
     save(read(file, "eagle", out))
-    requests = load(out).replay(None, None)
+    requests = load(out).workload(None, None)
     policies = {"ar": autoregressive()} | {length: speculative(length) for length in FIXED}
     return {
         name: sum(request.time_ns for request in tally(policy, requests, COST.timing(policy), 0, None).totals) / 1e9

@@ -174,7 +174,7 @@ def test_recorded_runs_of_the_bundled_trace_are_found_whole_with_their_times(sou
     trace = load(BUNDLED)
     name, _, gamma = source.partition("-")
     policy = POLICIES[name](int(gamma or 0))
-    replayed = simulate(policy, trace.replay(6, None), EmpiricalCost(trace=BUNDLED).timing(policy), 0)
+    replayed = simulate(policy, trace.workload(6, None), EmpiricalCost(trace=BUNDLED).timing(policy), 0)
     for number, timeline in enumerate(replayed):
         found = recorded(trace, source, f"{number:05}", timeline)
         assert [step[4:] for step in found] == [step[4:] for step in timeline]
@@ -189,7 +189,7 @@ def test_recorded_runs_of_the_bundled_trace_are_found_whole_with_their_times(sou
 def test_a_recorded_run_that_leaves_replay_is_shown_up_to_there():
     trace = load(BUNDLED)
     policy = POLICIES["pearl"](4)
-    (replayed,) = simulate(policy, trace.replay(1, None), EmpiricalCost(trace=BUNDLED).timing(policy), 0)
+    (replayed,) = simulate(policy, trace.workload(1, None), EmpiricalCost(trace=BUNDLED).timing(policy), 0)
     # In round 9 the record has another size: round 8 must have had another outcome.
     other = pl.when((pl.col("source") == "pearl-4") & (pl.col("round") == 9)).then(3).otherwise(pl.col("tokens"))
     changed = trace.steps.with_columns(tokens=other)
@@ -255,7 +255,7 @@ def test_the_command_writes_the_file_and_draws(tmp_path):
     # The luck of latencies is that which the request meets among all the others.
     policy = POLICIES["sd"](4)
     timing = EmpiricalCost(trace=BUNDLED).timing(policy)
-    steps = simulate(policy, load(BUNDLED).replay(None, None), timing, 0)[3]
+    steps = simulate(policy, load(BUNDLED).workload(None, None), timing, 0)[3]
     shown = [e["dur"] for e in document["traceEvents"] if e["ph"] == "X" and (e["pid"], e["tid"]) == (1, 2)]
     assert shown == [step.score_ns / 1000 for step in steps if step.score_ns]
     names = [event["args"]["name"] for event in document["traceEvents"] if event["name"] == "process_name"]

@@ -93,14 +93,14 @@ def test_a_trace_that_changed_on_disk_is_read_again(saved):
 
 def test_replay_gives_each_request_its_own_runs_and_cuts_to_count_and_limit(saved):
     trace = load(saved)
-    first, second = trace.replay(None, None)
+    first, second = trace.workload(None, None)
     assert (first.prompt_tokens, first.limit, first.runs.tolist()) == (7, 4, [2, 1, 0, 9])
     assert (second.prompt_tokens, second.limit, second.runs.tolist()) == (0, 2, [0, 3])
-    assert [request.limit for request in trace.replay(None, 3)] == [3, 2]
-    assert trace.replay(None, 3)[1].runs.tolist() == [0, 3]
-    assert len(trace.replay(1, None)) == 1
-    assert len(trace.replay(9, None)) == 2
-    assert trace.replay(1, 3)[0].runs.tolist()[:3] == [2, 1, 0]
+    assert [request.limit for request in trace.workload(None, 3)] == [3, 2]
+    assert trace.workload(None, 3)[1].runs.tolist() == [0, 3]
+    assert len(trace.workload(1, None)) == 1
+    assert len(trace.workload(9, None)) == 2
+    assert trace.workload(1, 3)[0].runs.tolist()[:3] == [2, 1, 0]
 
 
 def test_no_such_directory_is_refused(tmp_path):

@@ -10,33 +10,33 @@ import polars as pl
 from pearl_sim.figure import COLOURS, colour
 from pearl_sim.report import exact
 from pearl_sim.report.section import Figure, Markup, Section, ms
-from pearl_sim.report.study import Fit
+from pearl_sim.report.study import ClosedForm
 
 MOST = 32
 """The largest gamma of the slider and the curves."""
 
-EXAMPLE = Fit(alpha=0.8, t_draft=1e6, t_target=8e6, sync=0.0, exact=True)
+EXAMPLE = ClosedForm(alpha=0.8, t_draft=1e6, t_target=8e6, sync=0.0, exact=True)
 
 
-def curves(fit: Fit) -> pl.DataFrame:
+def curves(form: ClosedForm) -> pl.DataFrame:
     """Return policy, gamma, speedup as explorer.js computes them, for the sliders' first position."""
-    times = [np.array([time]) for time in (fit.t_draft, fit.t_target, fit.sync)]
+    times = [np.array([time]) for time in (form.t_draft, form.t_target, form.sync)]
     gammas = range(1, MOST + 1)
     return pl.concat(
         pl.DataFrame(
             {
                 "policy": name,
                 "gamma": gammas,
-                "speedup": exact.speeds(fit.alpha, name, gammas, *times)[:, 0] * fit.t_target,
+                "speedup": exact.speeds(form.alpha, name, gammas, *times)[:, 0] * form.t_target,
             }
         )
         for name in exact.NAMES
     )
 
 
-def section(fit: Fit | None) -> Section:
-    """Return the explorer, its sliders at `fit` to begin with."""
-    at = fit or EXAMPLE
+def section(form: ClosedForm | None) -> Section:
+    """Return the explorer, its sliders at `form` to begin with."""
+    at = form or EXAMPLE
     names = list(exact.NAMES)
     lines = (
         alt.Chart(alt.NamedData("explored"))
@@ -55,7 +55,7 @@ def section(fit: Fit | None) -> Section:
         title="Exact speed-up at the sliders' settings",
         datasets={"explored": curves(at).to_dicts(), "chosen": [{"gamma": 4}]},
     )
-    fitted = fit is not None and not fit.exact
+    fitted = form is not None and not form.exact
     caption = (
         "Speed-up over autoregressive decoding against gamma. To begin with: "
         f"alpha {at.alpha:.3g}, t_draft {ms(at.t_draft)}, t_target {ms(at.t_target)}, sync {ms(at.sync)}"
@@ -80,7 +80,7 @@ TABLE = (
 )
 
 
-def _form(at: Fit) -> str:
+def _form(at: ClosedForm) -> str:
     sliders = [
         _slider("alpha", "alpha: a draft token is accepted with", at.alpha, 0, 0.99, 0.001),
         _slider("gamma", "gamma: tokens drafted a round", 4, 1, MOST, 1),

@@ -32,7 +32,7 @@ from pearl_sim.report import (
     win_map,
 )
 from pearl_sim.report.section import Figure, Markup, Section, Table, Text
-from pearl_sim.report.study import fit, studied
+from pearl_sim.report.study import closed_form, studied
 from pearl_sim.run import Run
 
 CONFIG: dict[str, Any] = {
@@ -66,7 +66,7 @@ WIDE = 480
 def sections(runs: Sequence[Run]) -> list[Section]:
     """Return every section of the report on these runs; InputError if a trace that they need is gone or changed."""
     studies = studied(runs)
-    fits = [(study, fit(study)) for study in studies]
+    fits = [(study, closed_form(study)) for study in studies]
     known = [(study, found) for study, found in fits if found]
     marks = [win_map.Mark(study.run.trace.name if study.run.trace else study.run.name, found) for study, found in known]
     possible = [

@@ -18,7 +18,7 @@ from pearl_sim.judge import Runs
 from pearl_sim.point import requests_of
 from pearl_sim.policies import POLICIES
 from pearl_sim.report.section import Figure, Section, Table, Text, ms, number
-from pearl_sim.report.study import Fit, Study, first, fit, timelines, totals
+from pearl_sim.report.study import ClosedForm, Study, closed_form, first, timelines, totals
 from pearl_sim.rules import candidates
 from pearl_sim.timeline import Timeline
 
@@ -52,7 +52,7 @@ class Band(NamedTuple):
     policy: str
 
 
-def bands(study: Study, at: Fit) -> list[Band]:
+def bands(study: Study, at: ClosedForm) -> list[Band]:
     """Return each input's range cut into stretches by the policy that wins, in the input's own unit.
 
     alpha goes from 0 to 0.99; times (ns) from 1 / REACH to REACH times their value; sync (ns) from 0 to t_target;
@@ -131,7 +131,9 @@ def merged(name: str, values: Floats, winners: Sequence[str]) -> list[Band]:
     return found
 
 
-def margins(at: Fit, gamma: int, found: Sequence[Band]) -> list[tuple[str, float, Band | None, str, Band | None]]:
+def margins(
+    at: ClosedForm, gamma: int, found: Sequence[Band]
+) -> list[tuple[str, float, Band | None, str, Band | None]]:
     """Return (input, its value, the band below the present one, the present winner, the band above it)."""
     rows = []
     for name, value in {**_values(at), "gamma": float(gamma)}.items():
@@ -147,7 +149,7 @@ def section(studies: Sequence[Study]) -> Section | None:
     """Return strips and a table for every place studied; None where no draft was ever checked."""
     body: list[Figure | Table | Text] = []
     for count, study in enumerate(studies, start=1):
-        at = fit(study)
+        at = closed_form(study)
         if at is None:
             continue
         found, gamma = bands(study, at), study.played[study.best].policy.gamma
@@ -192,11 +194,11 @@ def _rounds(played: Sequence[Timeline]) -> Rounds:
     )
 
 
-def _values(at: Fit) -> dict[str, float]:
+def _values(at: ClosedForm) -> dict[str, float]:
     return {"alpha": at.alpha, "t_draft": at.t_draft, "t_target": at.t_target, "sync": at.sync}
 
 
-def _ranges(at: Fit) -> dict[str, Floats]:
+def _ranges(at: ClosedForm) -> dict[str, Floats]:
     return {
         "t_draft": np.geomspace(at.t_draft / REACH, at.t_draft * REACH, STEPS),
         "t_target": np.geomspace(at.t_target / REACH, at.t_target * REACH, STEPS),
@@ -204,7 +206,7 @@ def _ranges(at: Fit) -> dict[str, Floats]:
     }
 
 
-def _priced(rounds: Rounds, at: Fit, name: str, values: Floats) -> Floats:
+def _priced(rounds: Rounds, at: ClosedForm, name: str, values: Floats) -> Floats:
     """Return the time of these rounds at each value of the input `name`, the others as they are."""
     factor = {
         key: values / value if key == name and value else np.ones_like(values) for key, value in _values(at).items()
@@ -230,7 +232,7 @@ def _show(name: str, value: float) -> str:
     return number(value) if name in ("alpha", "gamma") else ms(value)
 
 
-def _strips(at: Fit, gamma: int, found: Sequence[Band], policies: list[str]) -> alt.VConcatChart:
+def _strips(at: ClosedForm, gamma: int, found: Sequence[Band], policies: list[str]) -> alt.VConcatChart:
     """Return a strip an input, one below the other, each with its own axis."""
     strips = []
     titles = {"alpha": "acceptance alpha", "gamma": "gamma, the same for every policy"}

@@ -34,7 +34,7 @@ class Played(NamedTuple):
     timelines: list[Timeline]
 
 
-class Fit(NamedTuple):
+class ClosedForm(NamedTuple):
     """The place as the closed forms see it: i.i.d. acceptance and constant times, in nanoseconds.
 
     exact: the place is of that kind, so that nothing was fitted.
@@ -133,7 +133,7 @@ def timelines(policy: Policy, requests: list[Request], timing: Timing, seed: int
         return sim.simulate(policy, requests, timing, seed)
 
 
-def fit(study: Study) -> Fit | None:
+def closed_form(study: Study) -> ClosedForm | None:
     """Return the place as the closed forms see it; None where no draft was ever checked.
 
     alpha: of all draft tokens that were checked, the share accepted, under PEARL where it played.
@@ -163,7 +163,7 @@ def fit(study: Study) -> Fit | None:
     ]
     if not (checked and drafts and targets):
         return None
-    return Fit(
+    return ClosedForm(
         law.alpha if isinstance(law, Iid) else accepted / checked,
         float(np.mean(drafts)),
         float(np.mean(targets)),

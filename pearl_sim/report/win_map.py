@@ -14,7 +14,7 @@ import polars as pl
 from pearl_sim.figure import COLOURS, Chart, colour
 from pearl_sim.report import exact
 from pearl_sim.report.section import Figure, Section
-from pearl_sim.report.study import Fit
+from pearl_sim.report.study import ClosedForm
 
 ALPHAS = np.round(np.linspace(0.02, 0.98, 49), 2)
 RATIOS = np.geomspace(0.5, 64, 57)
@@ -30,7 +30,7 @@ class Mark(NamedTuple):
     """A place to mark on the map."""
 
     label: str
-    fit: Fit
+    at: ClosedForm
 
 
 def cells() -> pl.DataFrame:
@@ -178,8 +178,8 @@ def _map(table: pl.DataFrame, fill: alt.Color, contours: Sequence[tuple[str, str
                 {
                     "label": mark.label,
                     # A pair beyond the map is marked at its edge.
-                    "alpha": float(np.clip(mark.fit.alpha, ALPHAS[0], ALPHAS[-1])),
-                    "ratio": float(np.clip(mark.fit.t_target / mark.fit.t_draft, RATIOS[0], RATIOS[-1])),
+                    "alpha": float(np.clip(mark.at.alpha, ALPHAS[0], ALPHAS[-1])),
+                    "ratio": float(np.clip(mark.at.t_target / mark.at.t_draft, RATIOS[0], RATIOS[-1])),
                 }
                 for mark in marks
             ]
