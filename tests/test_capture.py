@@ -15,7 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra: models")
 
 import tiny_pair
 
-from pearl_sim import capture, prompts
+from pearl_sim import capture, cli, prompts
 from pearl_sim.drivers.real import decode
 from pearl_sim.errors import InputError
 from pearl_sim.models.lm import ModelSettings
@@ -235,16 +235,13 @@ def test_generate_streams_the_same_text_under_every_policy(models, tmp_path):
         (["--target", "gone"], "gone: cannot be loaded"),
     ],
 )
-def test_bad_options_are_one_line_and_exit_code_2(tmp_path, options, complaint):
-    environment = os.environ | {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [*COMMAND, "generate", *options, "x"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-    )
-    assert done.returncode == 2
-    assert complaint in done.stderr
-    assert done.stderr.count("\n") == 1, done.stderr
+def test_bad_options_are_one_line_and_exit_code_2(tmp_path, options, complaint, monkeypatch, capsys):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["pearl-sim", "generate", *options, "x"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert told.count("\n") == 1, told
