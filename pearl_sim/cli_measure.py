@@ -195,6 +195,7 @@ def fidelity(
     dtype: Dtype = "float32",
     graph: Graph = False,
     trust_remote_code: TrustCode = False,
+    resume: Resume = False,
 ) -> None:
     """Measure how well simulation tells the time here: profile, run, compare, and write it down."""
     need_models()
@@ -215,7 +216,7 @@ def fidelity(
         open_pair(models.target, models.draft, Sampling(mode="coupled")) as pair,
         showing("fidelity", len(texts)) as show,
     ):
-        measured = measuring.measure(pair, texts, tokens, out, command_line(), show)
+        measured = measuring.measure(pair, texts, tokens, out, command_line(), resume, show)
     for cost in measured.found["cost"].unique(maintain_order=True):
         tell(measure_table.of_comparison(measured.found.filter(measured.found["cost"] == cost)))
     if page:
@@ -241,8 +242,7 @@ def showing(what: str, total: int) -> Iterator[Callable[[int, int], None]]:
     except KeyboardInterrupt:
         import sys
 
-        hint = "" if what == "fidelity" else "; what is finished is kept, go on with --resume"
-        print(f"pearl-sim: interrupted{hint}", file=sys.stderr)
+        print("pearl-sim: interrupted; what is finished is kept, go on with --resume", file=sys.stderr)
         raise typer.Exit(130) from None
 
 

@@ -22,7 +22,7 @@ from pearl_sim.errors import InputError
 from pearl_sim.models.pair import Pair
 from pearl_sim.policies import POLICIES, label
 from pearl_sim.prompts import Prompt
-from pearl_sim.recording import Row
+from pearl_sim.recording import discard, hold_to_plan, part_of
 from pearl_sim.trace import STEPS, Profile, Trace, load, save
 
 GAMMAS = (1, 2, 4, 6, 8)
@@ -47,30 +47,46 @@ def measure(
     tokens: int,
     out: Path,
     command: str,
+    resume: bool = False,
     on_request: Callable[[int, int], object] = lambda number, written: None,
 ) -> Measurement:
-    """Record runs and profile at `out`, an earlier measurement there replaced, and compare them."""
+    """Record runs and profile at `out`, an earlier measurement there replaced, and compare them.
+
+    InputError if `out` is something else, or an interrupted measurement is there and `resume` is false or its
+    settings differ.
+    """
     refuse_foreign(out)
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    part = part_of(out)
+    models = [str(settings) for settings in (pair.target_settings, pair.draft_settings, pair.sampling)]
+    hold_to_plan(part, {"models": models, "prompts": [prompt.text for prompt in prompts], "tokens": tokens}, resume)
     lengths = sorted(len(pair.encode(prompt.text, tokens)) for prompt in prompts)
     # Contexts around those that the runs see: a short prompt at its beginning, a long one at its end.
     contexts = (lengths[len(lengths) // 4], lengths[3 * len(lengths) // 4] + tokens * 3 // 4)
     grid = profile.Grid(GAMMAS, contexts, (1,))
-    rows: list[Row] = []
+    passes = [part / f"pass {number}.parquet" for number in range(len(prompts))]
 
     def after(number: int, written: int) -> None:
-        rows.extend(profile.one_pass(pair, grid, number))
+        if not passes[number].exists():
+            half = passes[number].with_suffix(".half")
+            pl.DataFrame(profile.one_pass(pair, grid, number), STEPS, orient="row").write_parquet(half)
+            half.replace(passes[number])
         on_request(number, written)
 
     policies = {label(name, gamma): POLICIES[name](gamma) for name in POLICIES for gamma in GAMMAS}
-    runs = capture(pair, prompts, tokens, policies, part / RUNS, command, resume=False, on_request=after)
-    whole = profile.finish(pair, pl.DataFrame(rows, STEPS, orient="row"), len(prompts), part / WHOLE, command)
+    if (part / RUNS).exists():
+        runs = load(part / RUNS)
+    else:
+        runs = capture(pair, prompts, tokens, policies, part / RUNS, command, resume, after)
+    for name in (WHOLE, PART):  # of an attempt that got so far
+        shutil.rmtree(part / name, ignore_errors=True)
+    whole = profile.finish(pair, pl.concat(map(pl.read_parquet, passes)), len(prompts), part / WHOLE, command)
     save(kept(whole, part / PART))
     found = judge(part)
-    if out.exists():
-        shutil.rmtree(out)
-    part.replace(out)
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    for name in (RUNS, WHOLE, PART):
+        (part / name).replace(out / name)
+    discard(out)
     return Measurement(runs, whole, found)
 
 

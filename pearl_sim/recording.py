@@ -43,10 +43,14 @@ def begin(out: Path, plan: dict[str, object], resume: bool) -> None:
 
     InputError if `out` exists, or an interrupted recording does and `resume` is false or its plan differs.
     """
-    part, planned = _part(out), json.dumps(plan)
     if out.exists():
         raise InputError(out, "exists already; choose another name or remove it")
-    file = part / "plan.json"
+    hold_to_plan(part_of(out), plan, resume)
+
+
+def hold_to_plan(part: Path, plan: dict[str, object], resume: bool) -> None:
+    """Make the directory `part` for what this plan makes; InputError as `begin`."""
+    file, planned = part / "plan.json", json.dumps(plan)
     if not file.exists():
         part.mkdir(parents=True, exist_ok=True)
         file.write_text(planned, encoding="utf-8")
@@ -62,7 +66,7 @@ def in_pieces(out: Path, count: int, record: Callable[[int], Piece], on_piece: C
     After `begin`; once the result is saved, `discard` the pieces.  `on_piece` is told each one's number and output
     tokens.
     """
-    part = _part(out)
+    part = part_of(out)
     found = []
     for number in range(count):
         directory = part / f"{number:05}"
@@ -77,7 +81,7 @@ def in_pieces(out: Path, count: int, record: Callable[[int], Piece], on_piece: C
 
 def discard(out: Path) -> None:
     """Remove the pieces of the recording that was saved at `out`."""
-    shutil.rmtree(_part(out))
+    shutil.rmtree(part_of(out))
 
 
 def step_rows(emitted: Sequence[Emitted], source: str, request: str, prompt_tokens: int, batch: int = 1) -> list[Row]:
@@ -96,7 +100,8 @@ def step_rows(emitted: Sequence[Emitted], source: str, request: str, prompt_toke
     return rows
 
 
-def _part(out: Path) -> Path:
+def part_of(out: Path) -> Path:
+    """Return the directory that holds the pieces of a recording to be saved at `out`."""
     return out.parent / f".{out.name}.part"
 
 

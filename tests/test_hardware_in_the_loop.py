@@ -285,3 +285,43 @@ def test_fidelity_measures_compares_and_writes_its_page(models, tmp_path):
     with pytest.raises(InputError, match="holds no earlier measurement"):
         fidelity.refuse_foreign(tmp_path)
     fidelity.refuse_foreign(tmp_path / "fidelity")
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_an_interrupted_measurement_goes_on_where_it_stopped(models, tmp_path, monkeypatch, cut):
+    """Cut short after a request, and (3) after the last, while it is being compared."""
+    monkeypatch.setattr(fidelity, "GAMMAS", (2, 8))
+    texts = [prompts.Prompt("def f(x):", None), prompts.Prompt("import os", None), prompts.Prompt("class A", None)]
+    passes, one_pass, judge = [], profile.one_pass, fidelity.judge
+
+    def counted(pair, grid, number):
+        passes.append(number)
+        return one_pass(pair, grid, number)
+
+    def interrupt(*_):
+        if len(passes) == cut:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(profile, "one_pass", counted)
+    with open_pair(
+        ModelSettings(str(models / "target")), ModelSettings(str(models / "draft")), Sampling(mode="coupled")
+    ) as pair:
+
+        def measured(**more):
+            return fidelity.measure(pair, texts, **{"tokens": 10, "out": tmp_path / "out", "command": "none"} | more)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(fidelity, "judge", interrupt)
+            measured(on_request=interrupt if cut < len(texts) else lambda *_: None)
+        assert not (tmp_path / "out").exists()
+        with pytest.raises(InputError, match="go on with --resume"):
+            measured()
+        with pytest.raises(InputError, match="other settings"):
+            measured(tokens=11, resume=True)
+        assert fidelity.judge is judge
+        found = measured(resume=True)
+    assert passes == [0, 1, 2]
+    assert (found.found["equal_requests"] == len(texts)).all()
+    assert len(found.profile.steps["request"].unique()) == len(found.runs.requests) == len(texts)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+    fidelity.refuse_foreign(tmp_path / "out")
