@@ -57,13 +57,11 @@ class Run:
     """A run as it was read.
 
     rows:   results.parquet; docs/results.md explains its columns.
-    depths: acceptance_by_depth.parquet, not in memory: it can be many times longer.
     """
 
     directory: Path
     record: Record
     rows: pl.DataFrame
-    depths: pl.LazyFrame
 
     @property
     def name(self) -> str:
@@ -146,12 +144,10 @@ def read(directory: Path) -> Run:
         raise InputError(directory, "holds no results; make some with `pearl-sim simulate`")
     gone = "is missing: these results are of an older pearl_sim; simulate again"
     record = Record.read(file, read_json(file, SCHEMA_VERSION, gone))
-    rows, depths = read_table(directory / "results.parquet"), directory / "acceptance_by_depth.parquet"
-    if not depths.exists():
-        raise InputError(depths, "is missing; simulate again")
+    rows = read_table(directory / "results.parquet")
     missing = [name for name in ("policy", "gamma", *MEASURES) if name not in rows.columns]
     if missing:
         raise InputError(directory / "results.parquet", f"has no column {missing[0]}; simulate again")
     if rows.is_empty():
         raise InputError(directory / "results.parquet", "has no rows; simulate again")
-    return Run(directory, record, rows, pl.scan_parquet(depths))
+    return Run(directory, record, rows)

@@ -30,6 +30,7 @@ from pearl_sim.report import (
     time_use,
     win_map,
 )
+from pearl_sim.survival import chains_of, checks_of, estimate
 from pearl_sim.trace import save
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
@@ -180,13 +181,35 @@ def test_acceptance_by_category_covers_every_request(trace_study):
     assert low <= accepted / (accepted + ends) <= high
 
 
-def test_acceptance_by_depth_lies_in_its_interval(trace_study):
-    table = acceptance.by_depth(trace_study)
+@pytest.mark.parametrize("which", ["trace_study", "gamma_run"])
+def test_acceptance_by_depth_is_the_runs_own_and_lies_in_its_interval(which, request):
+    """Whether recorded or drawn, and whatever gamma the requests were drawn for."""
+    found = request.getfixturevalue(which)
+    found = found if which == "trace_study" else study.studied([found])[0]
+    table = acceptance.by_depth(found)
     assert set(table["policy"]) == {"sd", "pearl"}
     assert (table["checked"] >= acceptance.LEAST_CHECKED).all()
-    assert table.select(
-        ((pl.col("low") <= pl.col("acceptance")) & (pl.col("acceptance") <= pl.col("high"))).all()
-    ).item()
+    assert (table["low"] <= table["acceptance"]).all()
+    assert (table["acceptance"] <= table["high"]).all()
+    own = pl.read_parquet(found.run.directory / "acceptance_by_depth.parquet")
+    own = own.filter(*(pl.col(column) == value for column, value in found.place.items()))
+    for (name,), rows in table.group_by("policy"):
+        gamma = found.played[name].policy.gamma
+        told = own.filter(
+            pl.col("policy") == name, pl.col("gamma") == gamma, pl.col("checked") >= acceptance.LEAST_CHECKED
+        )
+        assert rows.select("depth", "checked", "acceptance").equals(told.select("depth", "checked", "acceptance"))
+
+
+def test_acceptance_by_depth_is_as_sure_as_the_acceptance_command(trace_study):
+    """Intervals are over requests in both: a request's chains are alike."""
+    chains = [chains_of(own.runs[: own.limit], np.zeros(own.limit, bool)) for own in trace_study.requests]
+    long = estimate(checks_of(chains))
+    ours = estimate(acceptance.checks(POLICIES["pearl"](60), trace_study.requests, None))
+    assert [depth.checked for depth in ours[:4]] == pytest.approx([depth.checked for depth in long[:4]], abs=30)
+    assert ours[0].conditional.high - ours[0].conditional.low == pytest.approx(
+        long[0].conditional.high - long[0].conditional.low, rel=0.2
+    )
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=60), st.floats(0.05, 0.95), st.integers(0, 5))

@@ -238,17 +238,6 @@ def test_a_run_of_a_million_rows_makes_a_report_that_still_opens(tmp_path):
     rows = rows.with_columns(gamma=pl.col(GAMMA), **dict.fromkeys(MEASURES, pl.lit(None, pl.Float64)))
     rows = rows.with_columns(speedup=speedup, tokens_per_s=100 * speedup)
     rows.select("policy", "gamma", pl.exclude("policy", "gamma")).write_parquet(tmp_path / "results.parquet")
-    depths = (
-        rows.select("policy", "gamma", GAMMA, "acceptance.alpha")
-        .unique(maintain_order=True)
-        .with_columns(
-            depth=pl.lit(1, pl.Int64),
-            checked=pl.lit(100, pl.Int64),
-            accepted=pl.lit(80, pl.Int64),
-            acceptance=pl.lit(0.8),
-        )
-    )
-    depths.write_parquet(tmp_path / "acceptance_by_depth.parquet")
     settings = {
         "acceptance": {"law": "iid"},
         "cost": {"model": "constant", "draft": "1 ms"},

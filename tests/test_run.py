@@ -100,8 +100,6 @@ def test_what_is_no_run_is_refused_in_one_line(tmp_path, monkeypatch):
     (directory / "run.json").unlink()
     refused("simulate again")
     (directory / "run.json").write_text(json.dumps(record))
-    (directory / "acceptance_by_depth.parquet").unlink()
-    refused("acceptance_by_depth.parquet: is missing")
     (directory / "results.parquet").write_bytes(b"no parquet")
     refused("is damaged")
     (directory / "results.parquet").unlink()

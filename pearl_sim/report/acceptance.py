@@ -7,11 +7,14 @@ import numpy as np
 import polars as pl
 
 from pearl_sim import trace
+from pearl_sim.drivers.walk import walk
 from pearl_sim.figure import COLOURS, Chart, colour, shape
 from pearl_sim.judge import Censored, Request
 from pearl_sim.metrics import ratio
 from pearl_sim.report.section import Figure, Section, Text
 from pearl_sim.report.study import Study
+from pearl_sim.rules import Policy
+from pearl_sim.survival import Checks, estimate
 
 LEAST_CHECKED = 30
 """Depths checked less often are left out: their share would be noise."""
@@ -22,20 +25,27 @@ RECORDED, GEOMETRIC = "#56B4E9", "#D55E00"
 
 
 def by_depth(study: Study) -> pl.DataFrame:
-    """Return policy, depth, checked, acceptance with its binomial 95 % interval (low, high), SD and PEARL.
+    """Return policy, depth, checked, acceptance with its 95 % interval over requests (low, high), SD and PEARL.
 
     Each at its best gamma; every policy of the place where neither played.
     """
-    names = [name for name in ("sd", "pearl") if name in study.played] or study.drafting
-    gamma = [(pl.col("policy") == name) & (pl.col("gamma") == study.played[name].policy.gamma) for name in names]
-    told = study.run.depths.collect_schema()  # without the costs, which change no acceptance
-    at = [pl.col(column) == value for column, value in study.place.items() if column in told]
-    rows = study.run.depths.filter(*at, pl.any_horizontal(*gamma), pl.col("checked") >= LEAST_CHECKED)
-    # Wilson 1927: stays inside [0, 1] where all or none were accepted.
-    z2, n, p = 1.96**2, pl.col("checked"), pl.col("acceptance")
-    middle = (p + z2 / (2 * n)) / (1 + z2 / n)
-    reach = (p * (1 - p) / n + z2 / (4 * n * n)).sqrt() * 1.96 / (1 + z2 / n)
-    return rows.select("policy", "depth", "checked", "acceptance", low=middle - reach, high=middle + reach).collect()
+    rows = []
+    for name in [name for name in ("sd", "pearl") if name in study.played] or study.drafting:
+        for depth in estimate(checks(study.played[name].policy, study.requests, study.censored)):
+            if depth.checked >= LEAST_CHECKED:
+                rows.append((name, depth.depth, depth.checked, *depth.conditional))
+    schema = {"policy": pl.String, "depth": pl.Int64, "checked": pl.Int64}
+    return pl.DataFrame(rows, schema | dict.fromkeys(("acceptance", "low", "high"), pl.Float64), orient="row")
+
+
+def checks(policy: Policy, requests: Sequence[Request], censored: Sequence[Censored] | None) -> Checks:
+    """Return the drafts that `policy` has checked and accepted, by request and depth."""
+    cuts = [None] * len(requests) if censored is None else [[cut] for cut in censored]
+    depths = [walk(policy, [own], cut, rounds=False).depths for own, cut in zip(requests, cuts, strict=True)]
+    found = np.zeros((2, len(requests), max(map(len, depths), default=0)), np.int64)
+    for request, own in enumerate(depths):
+        found[:, request, : len(own)] = np.array(own, np.int64).reshape(-1, 3)[:, 1:].T
+    return Checks(*found)
 
 
 def chains(requests: Sequence[Request], censored: Sequence[Censored] | None = None) -> list[list[tuple[int, bool]]]:
@@ -139,7 +149,8 @@ def _figures(study: Study, number: int) -> list[Figure]:
     if len(depths):
         words = (
             "Of the drafts checked at each depth, every earlier one of the chain accepted, the share "
-            f"accepted, with its binomial 95 % interval; depths checked fewer than {LEAST_CHECKED} times are left out."
+            "accepted, with its 95 % interval over requests; depths checked fewer than "
+            f"{LEAST_CHECKED} times are left out."
         )
         figures.append(
             Figure(f"depth_{number}", by_depth_chart, words, [(name, COLOURS[name]) for name in policies], study.title)
