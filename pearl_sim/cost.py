@@ -16,12 +16,11 @@ from pearl_sim.affine import Affine, Forward
 from pearl_sim.duration import Nanoseconds, Picoseconds, PositiveNanoseconds
 from pearl_sim.errors import InputError
 from pearl_sim.rules import Policy, widest
-from pearl_sim.settings import Settings
+from pearl_sim.settings import Count, Settings
 from pearl_sim.timing import HandOver, Latencies, Latency, Timing, everywhere
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
 Spread = Annotated[tuple[Annotated[float, Field(gt=-1, allow_inf_nan=False)], ...], Field(strict=False)]
 """Equally likely relative deviations from the time before context counts; none: always the same."""
 

@@ -8,12 +8,12 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 
 # Microseconds have two spellings of mu: the micro sign and the Greek letter.
 PICOSECONDS = {"ps": 1, "ns": 10**3, "us": 10**6, "\u00b5s": 10**6, "\u03bcs": 10**6, "ms": 10**9, "s": 10**12}
-LONGEST_PS = 10**12 * 86_400 * 365
+LONGEST_PS = 10**12 * 86_400 * 100  # so that picoseconds, too, fit 64 bits
 _PATTERN = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)([eE][-+]?\d+)?\s*([a-z\u00b5\u03bc]+)\s*")
 
 
 def to_ps(text: object) -> int:
-    """Return the whole picoseconds in `text`; ValueError if it has no unit, or is over a year or under 1 ps."""
+    """Return the whole picoseconds in `text`; ValueError if it has no unit, or is over 100 days or under 1 ps."""
     match = _PATTERN.fullmatch(text) if isinstance(text, str) else None
     if not match or match[3] not in PICOSECONDS:
         raise ValueError('not a duration; write a number and a unit, like "1.5 ms" or "200 us"')
@@ -21,7 +21,7 @@ def to_ps(text: object) -> int:
     exponent = max(-60, min(60, int((match[2] or "e0")[1:])))
     picoseconds = Decimal(match[1]).scaleb(exponent) * PICOSECONDS[match[3]]
     if picoseconds > LONGEST_PS:
-        raise ValueError("longer than a year")
+        raise ValueError("longer than 100 days")
     if 0 < picoseconds < 1:
         raise ValueError("shorter than 1 ps")
     return round(picoseconds)

@@ -12,7 +12,7 @@ from pearl_sim.acceptance import Iid, Law
 from pearl_sim.metrics import ratios, standard_errors
 from pearl_sim.point import Point
 from pearl_sim.rules import Policy
-from pearl_sim.sample import Prices, Sample, samples
+from pearl_sim.sample import Known, Sample, samples
 from pearl_sim.scenario import Scenario
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -67,14 +67,14 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
     cells = {name: np.full((len(points), len(names)), np.nan) for name in MEASURES}
     gammas, drivers = np.zeros((len(points), len(names)), np.int64), np.full((len(points), len(names)), "kernel")
     depths = [_depths(scenario, places, [])]
-    for members in _alike(scenario, places, len(points)):
+    for members in _sharing_a_walk(scenario, places, len(points)):
         point = scenario.point(points[members[0]])
         policies = point.policy.chosen()
         gammas[members] = [policy.gamma for policy in policies.values()]
         for some, used, (baseline, *found) in samples(scenario, points, places, members, driver):
             drivers[some] = used
-            for at, (name, (sample, prices)) in enumerate(zip(names, found, strict=True)):
-                columns = _measured(sample, baseline[0]) | _theory(name, policies[name], point, sample, prices)
+            for at, (name, (sample, known)) in enumerate(zip(names, found, strict=True)):
+                columns = _measured(sample, baseline[0]) | _theory(name, policies[name], point, sample, known)
                 for measure, values in columns.items():
                     cells[measure][some, at] = values
             chains = [
@@ -98,7 +98,7 @@ def evaluate(scenario: Scenario, points: range, driver: str | None = None) -> Ev
     return Evaluated(rows, pl.concat(depths))
 
 
-def _alike(scenario: Scenario, places: dict[str, Integers], count: int) -> list[Integers]:
+def _sharing_a_walk(scenario: Scenario, places: dict[str, Integers], count: int) -> list[Integers]:
     """Return which of `count` points differ in price only: groups of them, each in order."""
     group = np.zeros(count, np.int64)
     for key, at in places.items():
@@ -147,19 +147,18 @@ def _measured(sample: Sample, baseline: Sample) -> dict[str, Floats | float]:
     }
 
 
-def _theory(name: str, policy: Policy, point: Point, sample: Sample, prices: Prices) -> dict[str, Floats | float]:
+def _theory(name: str, policy: Policy, point: Point, sample: Sample, known: Known) -> dict[str, Floats | float]:
     """Return what closed forms say, where the law is known and no round's time depends on context."""
     row: dict[str, Floats | float] = {}
-    _, prefill_ns, t_draft_s, t_target_s = prices
+    _, prefill_ns, t_draft_s, t_target_s = known
     if t_draft_s is not None:
         total_ns = np.asarray(sample.time_ns.sum(axis=1), float)
         row["tokens_per_t_draft"] = int(sample.tokens.sum()) / total_ns * 1e9 * t_draft_s
     if point.law is None:
         return row
     rounds, steady = _expected(policy, point.law, int(sample.tokens[0]) - 1)
-    known = {work: prices.round_ns(work) for work in steady}
-    durations = {work: ns for work, ns in known.items() if ns is not None}
-    if len(durations) < len(known):
+    durations = {work: ns for work in steady if (ns := known.round_ns(work)) is not None}
+    if len(durations) < len(steady):
         return row
     expected = prefill_ns() + sum(mean * durations[work] for work, mean in rounds.items())
     per_s = 1e9 / sum(mean * durations[work] for work, mean in steady.items())

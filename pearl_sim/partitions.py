@@ -8,7 +8,6 @@ it reads, the driver if one was forced, and the sources of this package.
 import glob
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ MOST = 200
 """Partitions of a sweep, however many points it has."""
 
 LEAST = 1000
-"""Points of a partition, where so many are priced together: they take little longer than one."""
+"""Points of a partition, where so many take little longer than one."""
 
 ROWS, DEPTHS = "{:03}.parquet", "{:03}.depths.parquet"
 
@@ -53,7 +52,9 @@ class Task:
         try:
             return evaluate(self.scenario, ranges(self.scenario)[number], self.driver)
         except OverflowError as error:
-            raise InputError(f"{self.scenario.name}, driver {self.driver}", f"{error}; use sim") from None
+            if self.driver != "kernel":
+                raise
+            raise InputError(f"{self.scenario.name}, driver kernel", f"{error}; use sim") from None
 
 
 def task(scenario: Scenario, driver: str | None) -> Task:
@@ -64,8 +65,7 @@ def task(scenario: Scenario, driver: str | None) -> Task:
 def ranges(scenario: Scenario) -> list[range]:
     """Return the points of each partition; they depend on the axes only."""
     points = len(scenario)
-    together = math.prod(len(scenario.axes[key]) for key in scenario.prices)
-    size = max(-(-points // MOST), min(together, LEAST))
+    size = max(-(-points // MOST), min(scenario.cheap, LEAST))
     return [range(start, min(start + size, points)) for start in range(0, points, size)]
 
 

@@ -11,7 +11,7 @@ from pearl_sim.cost import AffineCost, ConstantCost, EmpiricalCost, RooflineCost
 from pearl_sim.judge import Censored, Request
 from pearl_sim.policies import POLICIES
 from pearl_sim.rules import Policy
-from pearl_sim.settings import Settings
+from pearl_sim.settings import Count, Settings
 from pearl_sim.trace import Trace, load
 
 
@@ -57,9 +57,9 @@ class Policies(Settings):
 class Workload(Settings):
     """What is decoded: so many requests of so many output tokens after prompts of so many."""
 
-    requests: Annotated[int, Field(ge=1)] | None = None
-    tokens: Annotated[int, Field(ge=2)] | None = None
-    prompt_tokens: Annotated[int, Field(ge=1)] | None = None
+    requests: Count | None = None
+    tokens: Annotated[Count, Field(ge=2)] | None = None
+    prompt_tokens: Count | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
 

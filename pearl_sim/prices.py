@@ -23,8 +23,6 @@ KEYS: dict[type[BaseModel], tuple[str, ...]] = {
 }
 """The keys of a cost that can be priced with others; none depends on another, and none changes a round."""
 
-LARGEST = 2**63 - 1
-
 
 def can_share(cost: Cost) -> TypeGuard[ConstantCost | AffineCost]:
     """Return whether points that differ in this cost's KEYS only can share a walk: luck plays no part in it."""
@@ -40,6 +38,15 @@ def values_of(cost: ConstantCost | AffineCost, key: str, values: Sequence[object
     each: Any = table.model_fields[last].rebuild_annotation()
     found = TypeAdapter(list[each], config=table.model_config).validate_python(list(values))
     return np.array([_number(key, value) for value in found], np.int64)
+
+
+def cheap(cost: ConstantCost | AffineCost, swept: Mapping[str, Integers]) -> set[str]:
+    """Return those of the swept keys along which pricing a further cost takes next to no time."""
+    if not Costs.of(cost, swept, 1).grow:
+        return set(swept)
+    if cost.contention > 1 or (swept.get("contention", np.zeros(1)) > 0).any():
+        return set()
+    return {key for key in swept if key != "batch" and not key.endswith("context_token")}
 
 
 @dataclass(frozen=True)
@@ -99,14 +106,14 @@ class Costs:
         law = Costs(first, 1).law
         return Slopes(law.chain(round.draft)[1], law.verify(round.score)[1] if round.score else 0)
 
-    def alike(self) -> list[Integers]:
+    def by_slopes(self) -> list[Integers]:
         """Return groups of the costs, those that share every slope."""
         # Slopes are multiples of a chain's, and lines in what the target scores: three numbers say all.
         law = self.law
         three = np.stack([self._whole(slope) for _, slope in (law.chain(1), law.verify(0), law.verify(1))])
         if (three == three[:, :1]).all():
             return [np.arange(self.count)]
-        _, group = np.unique(three, axis=1, return_inverse=True)
+        group = np.unique(three, axis=1, return_inverse=True)[1].ravel()  # numpy 2.0.0 has it in two dimensions
         order = np.argsort(group, kind="stable")
         return np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
 
@@ -155,9 +162,9 @@ class Costs:
 
 
 def _number(key: str, value: Any) -> int:
-    """Return what Costs hold for a setting's value; one past 64 bits becomes the largest, which no clock can hold."""
+    """Return what Costs hold for a setting's value."""
     if key == "contention":
         return overlap_ppm(value)
     if value is None:
         return -1 if key == "prefill" else 0
-    return min(int(value), LARGEST)
+    return int(value)

@@ -52,7 +52,7 @@ class Sample(NamedTuple):
     unknown_rounds: float | None
 
 
-class Prices(NamedTuple):
+class Known(NamedTuple):
     """What theory needs to know of the same points: [point] mean ns of a round and of prefill; a constant cost."""
 
     round_ns: Callable[[theory.Work], Floats | None]
@@ -63,7 +63,7 @@ class Prices(NamedTuple):
 
 def samples(
     scenario: Scenario, points: range, places: dict[str, Integers], members: Integers, driver: str | None
-) -> Iterator[tuple[Integers, str, list[tuple[Sample, Prices]]]]:
+) -> Iterator[tuple[Integers, str, list[tuple[Sample, Known]]]]:
     """Yield some of `members`, the simulator used, and what it gave: autoregressive decoding, then each policy.
 
     `members` are places in `points` that differ in price only; `places` say where each lies on the axes.  Driver None
@@ -77,7 +77,7 @@ def samples(
         fits = np.all([together.fitting(walked, costs) for walked in walks], axis=0)
         members, fitting, costs = members[~fits], members[fits], costs.taken(np.flatnonzero(fits))
         step = max(1, BLOCK // len(walks[0].limits))
-        for group in costs.alike() if len(fitting) else ():
+        for group in costs.by_slopes() if len(fitting) else ():
             for start in range(0, len(group), step):
                 block = group[start : start + step]
                 some = costs.taken(block)
@@ -104,7 +104,7 @@ def _walked(policy: Policy, source: Source, rounds: bool) -> Walk:
     return walk(policy, requests_of(source), censored_of(source), rounds)
 
 
-def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Prices]:
+def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Known]:
     """Return a walk priced at many costs."""
     policy = walked.policy
     draft_s, target_s = (part / 1e9 if constant else None for part in costs.parts(Round(1, 1)))
@@ -115,10 +115,10 @@ def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Price
     def prefill_ns() -> Floats:
         return costs.prefill_times(policy, walked.prompt_tokens[:1]).round_ns[:, 0].astype(float)
 
-    return _counted(walked, *together.price(walked, costs)), Prices(round_ns, prefill_ns, draft_s, target_s)
+    return _counted(walked, *together.price(walked, costs)), Known(round_ns, prefill_ns, draft_s, target_s)
 
 
-def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
+def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Known]:
     """Return one point simulated, whatever its cost."""
     timing = point.cost.timing(policy)
     if driver == "sim":
@@ -138,7 +138,7 @@ def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Prices]:
 
     prefill = max(prefill_parts(policy, timing, point.workload.prompt_tokens or 0))
     constant = point.cost if isinstance(point.cost, ConstantCost) else None
-    return sample, Prices(
+    return sample, Known(
         round_ns,
         lambda: np.array([float(prefill)]),
         np.array([constant.draft / 1e9]) if constant else None,

@@ -21,7 +21,7 @@ from pearl_sim.axes import Value, column, flatten, number, read_axes
 from pearl_sim.cost import AffineCost, ConstantCost, Cost, EmpiricalCost
 from pearl_sim.errors import InputError
 from pearl_sim.point import AnyCost, Point, Recorded
-from pearl_sim.prices import KEYS, Costs, can_share, values_of
+from pearl_sim.prices import KEYS, Costs, can_share, cheap, values_of
 from pearl_sim.settings import Settings
 from pearl_sim.trace import load, refuse_beyond_record
 
@@ -83,6 +83,15 @@ class Scenario:
         """Return `count` costs: `cost`, but at these places on the axes of `prices`."""
         swept = {key.removeprefix("cost."): values[places[key]] for key, values in self.prices.items()}
         return Costs.of(cost, swept, count)
+
+    @property
+    def cheap(self) -> int:
+        """Return how many points are there along the axes on which a further one takes next to no time."""
+        cost = self.point(0).cost
+        if not can_share(cost):
+            return 1
+        keys = cheap(cost, {key.removeprefix("cost."): values for key, values in self.prices.items()})
+        return math.prod(len(self.axes[f"cost.{key}"]) for key in keys)
 
     @property
     def points(self) -> list[tuple[dict[str, Value], Point]]:

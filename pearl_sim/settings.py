@@ -1,10 +1,13 @@
 """How every settings table is read: frozen, no key that means nothing is let through, complaints in one line."""
 
-from typing import Any, Self
+from typing import Annotated, Any, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pearl_sim.errors import InputError
+
+Count: TypeAlias = Annotated[int, Field(ge=1, le=10**9)]
+"""How many of something; far from the end of 64 bits, so that sums and tables of it are, too."""
 
 
 class Settings(BaseModel):

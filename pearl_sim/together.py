@@ -23,20 +23,22 @@ WHOLE = 2**53
 
 def fitting(walked: Walk, costs: Costs) -> NDArray[np.bool_]:
     """Return [cost], whether all times of the walk certainly fit in WHOLE."""
-    context = int((walked.prompt_tokens + walked.limits).max(initial=0)) + 2 * walked.policy.gamma
+    # In Python's integers, which do not wrap around.
+    longest = (int(tokens.max(initial=0)) for tokens in (walked.prompt_tokens, walked.limits))
+    context = sum(longest) + 2 * walked.policy.gamma
     return costs.within(WHOLE, walked.policy, int(walked.counts.sum()), walked.prompt_tokens, context)
 
 
 def price(walked: Walk, costs: Costs) -> tuple[Floats, Floats, Floats]:
     """Return [cost, request] the time, and [cost] the draft's and the target's over all requests, prefill included.
 
-    The costs must be alike in their slopes; if any slope is not 0, the walk must have its rounds.
+    The costs must share their slopes; if any slope is not 0, the walk must have its rounds.
     """
     policy, counts = walked.policy, walked.counts.astype(float)
     # Most often no prompt differs from another in what it takes.
-    alike = not (np.any(costs.numbers["draft.per_token"]) or np.any(costs.numbers["target.per_token"]))
+    one = not (np.any(costs.numbers["draft.per_token"]) or np.any(costs.numbers["target.per_token"]))
     first = walked.prompt_tokens[:1], np.zeros(1, np.int64)
-    prompts, which = first if alike else np.unique(walked.prompt_tokens, return_inverse=True)
+    prompts, which = first if one else np.unique(walked.prompt_tokens, return_inverse=True)
     prefill = [part.astype(float)[:, which] for part in costs.prefill_times(policy, prompts)]
     rounds = [part.astype(float) for part in costs.round_times(policy, list(walked.kinds.values()))]
     time_ns = rounds[0] @ counts.T + prefill[0]

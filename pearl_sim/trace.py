@@ -237,7 +237,9 @@ def check(trace: Trace) -> Trace:
     if requests.is_empty():
         raise InputError(requests_file, "the trace has no requests")
     refuse_rows(requests_file, requests, "request", pl.col("request").is_duplicated(), "is used twice")
-    refuse_rows(requests_file, requests, "prompt_tokens", pl.col("prompt_tokens") < 0, "must be 0 or more")
+    refuse_rows(
+        requests_file, requests, "prompt_tokens", ~pl.col("prompt_tokens").is_between(0, 10**9), "must be 0 to 10^9"
+    )
     refuse_rows(requests_file, requests, "output_tokens", pl.col("output_tokens") < 1, "must be 1 or more")
     refuse_rows(tokens_file, tokens, "run", pl.col("run") < 0, "must be 0 or more")
     limit = trace.provenance.run_limit

@@ -31,13 +31,13 @@ def test_a_number_with_a_unit_is_read_exactly(text, picoseconds):
 )
 def test_anything_else_is_refused(text):
     for read in (to_ps, to_ns):
-        with pytest.raises(ValueError, match=r"not a duration|longer than a year"):
+        with pytest.raises(ValueError, match=r"not a duration|longer than 100 days"):
             read(text)
 
 
 @pytest.mark.parametrize("text", ["1e400 s", "1e9999999 s", "1e99999999999999999999 s"])
 def test_a_number_past_all_bounds_is_refused_like_any_other(text):
-    with pytest.raises(ValueError, match="longer than a year"):
+    with pytest.raises(ValueError, match="longer than 100 days"):
         to_ns(text)
 
 

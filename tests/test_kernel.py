@@ -192,8 +192,8 @@ def test_where_the_clock_ends_simulate_takes_simpy_and_refuses_a_forced_kernel(t
     text = (ROOT / "scenarios" / "ratio_sweep.toml").read_text()
     assert 'start = "1 ms", stop = "32 ms", num = 16' in text
     file = tmp_path / "long.toml"
-    file.write_text(text.replace('"1 ms", stop = "32 ms", num = 16', '"1 s", stop = "3e7 s", num = 2'))
-    few = {"workload.requests": "2", "workload.tokens": "200"}
+    file.write_text(text.replace('"1 ms", stop = "32 ms", num = 16', '"1 s", stop = "8e6 s", num = 2'))
+    few = {"workload.requests": "2", "workload.tokens": "400"}
     found = run(read(file, few))
     assert found.driver == "kernel, sim"
     assert_frame_equal(found.rows, run(read(file, few), driver="sim").rows, check_exact=True)

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from cases import request
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 from small_trace import small_trace, tokens_table
@@ -16,7 +16,7 @@ from small_trace import small_trace, tokens_table
 from pearl_sim import output, partitions, together
 from pearl_sim.acceptance import Iid
 from pearl_sim.cost import AffineCost, ConstantCost
-from pearl_sim.drivers import growth, kernel
+from pearl_sim.drivers import growth, kernel, sim
 from pearl_sim.drivers.walk import walk
 from pearl_sim.errors import InputError
 from pearl_sim.policies import POLICIES
@@ -156,20 +156,62 @@ def test_where_luck_plays_a_part_affine_points_are_simulated_one_by_one(scenario
     rows_of_simpy(planned)
 
 
-@pytest.mark.parametrize("long", ["target.base", "draft.per_context_token", "target.per_token", "draft_start", "sync"])
+@pytest.mark.parametrize(
+    "long",
+    ["draft.base", "target.base", "draft.per_context_token", "target.per_token", "draft_start", "sync"],
+)
 def test_an_affine_price_too_long_for_arrays_or_the_kernels_clock_is_left_to_simpy(scenario, long):
-    """A year for a token of context is more picoseconds than 64 bits hold; so are three such sequences."""
-    bases = {"draft.base": ["1 us"], "target.base": ["9 us"]} | {long: ["1 us", "1e5 s", "3e7 s"]}
+    """Three sequences, each three months for a token of context, are more picoseconds than 64 bits hold."""
+    bases = {"draft.base": ["1 us"], "target.base": ["9 us"]} | {long: ["1 us", "1e5 s", "8e6 s"]}
     axes = "".join(f"cost.{key} = {values}\n" for key, values in bases.items())
-    planned = scenario(*AFFINE, ("tokens = 40\n", "tokens = 80\n"), ("policy.gamma", axes + "policy.gamma"))
+    planned = scenario(*AFFINE, ("tokens = 40\n", "tokens = 200\n"), ("policy.gamma", axes + "policy.gamma"))
     found, alone = run(planned), run(planned, driver="sim")
     assert found.driver == "kernel, sim"
     assert_frame_equal(found.rows, alone.rows, check_exact=True)
     told = "batch = 3\n" + "".join(f"{key} = '{values[-1]}'\n" for key, values in bases.items())
-    planned = scenario(*AFFINE, ('model = "affine"\n', f'model = "affine"\n{told}'), ("tokens = 40\n", "tokens = 80\n"))
+    planned = scenario(
+        *AFFINE, ('model = "affine"\n', f'model = "affine"\n{told}'), ("tokens = 40\n", "tokens = 200\n")
+    )
     found = run(planned)
     assert found.driver == "sim"
     assert_frame_equal(found.rows, run(planned, driver="sim").rows, check_exact=True)
+
+
+BASES = "cost.draft.base = ['1 us']\ncost.target.base = ['2 us', '7 us']\n"
+FAR_OUT = {
+    "a long prompt": (10**9, BASES + "cost.target.per_token = ['99999999999 ps', '1 ps']\n"),
+    "a long prompt's context": (10**9, BASES + "cost.draft.per_context_token = ['999999999 ps', '1 ps']\n"),
+    "long products": (1, "cost.draft.base = ['30 s']\ncost.target.base = ['100.000000001 s']\n"
+        + "cost.contention = [1.0, 100.0]\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FAR_OUT)
+def test_points_far_out_are_priced_together_only_where_that_is_exact(scenario, case):
+    """Each is wrong, were one of the bounds left out that send it to the kernel or SimPy."""
+    prompt_tokens, axes = FAR_OUT[case]
+    planned = scenario(
+        *AFFINE, ("prompt_tokens = 30", f"prompt_tokens = {prompt_tokens}"), ("policy.gamma", axes + "policy.gamma")
+    )
+    assert_frame_equal(run(planned).rows, run(planned, driver="sim").rows, check_exact=True)
+
+
+@given(st.integers(2**40, 2**63 - 1), st.integers(0, 10**6), st.integers(1, 12))
+@example(2**63 - 2, 1, 3)
+def test_no_prompt_however_long_makes_times_wrap_around(prompt, slope_ps, gamma):
+    """A prompt that long is refused in a scenario; whoever hands one to the kernel learns that it cannot."""
+    requests, policy = [request([3, 2, 1, 0, 9], prompt_tokens=prompt)], POLICIES["pearl"](gamma)
+    cost = AffineCost.read(
+        "test", {"draft": {"base": "1 ns"}, "target": {"base": "1 ns", "per_context_token": f"{slope_ps} ps"}}
+    )
+    walked = walk(policy, requests)
+    if together.fitting(walked, Costs.of(cost, {}, 1)).all():
+        priced_as_by_the_kernel(policy, requests, [cost])
+    try:
+        told = kernel.tally(policy, requests, cost.timing(policy), 0, None)
+    except OverflowError:
+        return
+    assert told == sim.tally(policy, requests, cost.timing(policy), 0, None)
 
 
 def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):
@@ -180,6 +222,7 @@ def test_the_readers_note_is_the_same_for_points_together_and_alone(scenario):
 
 
 durations = st.integers(1, 5 * 10**6).map("{} ns".format)
+counts = st.integers(1, 10**9)
 picoseconds = st.one_of(st.just(0), st.integers(1, 10**4)).map("{} ps".format)
 runs = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 40)), min_size=1, max_size=40)
 shared = {
@@ -205,7 +248,7 @@ def priced_as_by_the_kernel(policy, requests, costs):
     walked = walk(policy, requests)
     assert together.fitting(walked, every).all()
     places = []
-    for group in every.alike():
+    for group in every.by_slopes():
         time_ns, draft_ns, score_ns = together.price(walked, every.taken(group))
         for place, told in zip(
             group, zip(time_ns.tolist(), draft_ns.tolist(), score_ns.tolist(), strict=True), strict=True
@@ -256,6 +299,47 @@ def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_affine_cost
         priced_as_by_the_kernel(policy, requests, costs)
 
 
+LONG = {"prefill": "8639999123456788 ns", "draft": {"base": "1 ns"}, "target": {"base": "10000000000001 ns"}}
+long = st.integers(1, 8 * 10**15).map("{} ns".format)
+growing = st.integers(1, 8 * 10**18).map("{} ps".format)
+optional = ("per_sequence", "per_token", "per_context_token", "per_token_and_context_token")
+long_forwards = st.fixed_dictionaries(
+    {"base": long | durations}, optional=dict.fromkeys(optional, growing | picoseconds)
+)
+
+
+@settings(max_examples=300)
+@given(
+    policies,
+    st.integers(1, 9),
+    st.fixed_dictionaries(
+        {"draft": long_forwards, "target": long_forwards},
+        optional={"sync": long, "prefill": long, "draft_start": long, "contention": st.floats(1, 100), "batch": counts},
+    ),
+)
+@example(POLICIES["ar"](0), 1, LONG)
+def test_what_is_said_to_fit_in_a_float_does(policy, prompt, table):
+    """Of one request of forty tokens; the example is too long by a nanosecond or two."""
+    cost, walked = AffineCost.read("test", table), walk(policy, [request([1] * 40, prompt_tokens=prompt)])
+    if together.fitting(walked, Costs.of(cost, {}, 1)).all():
+        time_ns, draft_ns, score_ns = together.price(walked, Costs.of(cost, {}, 1))
+        told = [int(time_ns[0, 0]), int(draft_ns[0]), int(score_ns[0])]
+        assert told == kernel.price(walked, cost.timing(policy), 0)[:, 0].tolist()
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_costs_are_alike_only_if_all_their_slopes_are(name):
+    """Slopes that are equal for one token, or one position, need not be for more."""
+    terms = ("per_context_token", "per_token_and_context_token")
+    forwards = [{"base": "90 ns"} | dict(zip(terms, ps, strict=True)) for ps in product(("0 ps", "900 ps"), repeat=2)]
+    costs = [
+        AffineCost.read("test", {"draft": draft, "target": target, "batch": batch})
+        for draft, target, batch in product(forwards, forwards, (1, 2))
+    ]
+    requests = [request(Iid(alpha=0.7).runs(0, number, 40), 38, prompt_tokens=7 * number) for number in range(3)]
+    priced_as_by_the_kernel(POLICIES[name](3), requests, costs)
+
+
 @pytest.mark.parametrize("few", [0, 10**6])
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_crossing_of_the_two_models_is_priced_as_by_the_kernel(name, few, monkeypatch):
@@ -292,6 +376,29 @@ def test_depths_stand_once_for_all_costs_priced_together_or_not(scenario, spread
     planned = scenario(*AFFINE, ('model = "affine"\n', 'model = "affine"\n' + spread), ("policy.gamma", axes))
     assert bool(planned.prices) != bool(spread)
     assert_frame_equal(run(planned).depths, run(scenario()).depths, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("set_too", "swept", "expected"),
+    [
+        ("", "target.base", 2),
+        ("target.per_context_token = '1 ns'\n", "target.base", 2),
+        ("target.per_context_token = '1 ns'\ncontention = 1.5\n", "target.base", 200),
+        ("", "target.per_context_token", 200),
+        ("draft.per_token_and_context_token = '1 ns'\n", "batch", 200),
+        ("", "batch", 2),
+        ("draft.spread = [0.1]\ntarget.spread = [0.1]\n", "target.base", 200),
+    ],
+)
+def test_partitions_are_small_where_each_point_takes_its_time(scenario, set_too, swept, expected):
+    values = [*range(1, 1001)] if swept == "batch" else [f"{ns} ns" for ns in range(1, 1001)]
+    bases = "" if swept == "target.base" else "target.base = '9 us'\n"
+    planned = scenario(
+        *AFFINE,
+        ('model = "affine"\n', f'model = "affine"\ndraft.base = "1 us"\n{bases}{set_too}'),
+        ("policy.gamma", f"cost.{swept} = {values}\npolicy.gamma"),
+    )
+    assert len(partitions.ranges(planned)) == expected
 
 
 @pytest.mark.parametrize(

@@ -28,47 +28,58 @@ FEW = 32
 
 @dataclass(frozen=True, eq=False)
 class Growth:
-    """What context adds to one kind of round, in ns.
+    """What context adds to one kind of round.
 
-    first:      [request + 1], where the rounds of each request begin, and where the last one's end.
-    draft_ns, score_ns: [round], one request after another; all 0 where the model waits.
+    first:   [request + 1], where the rounds of each request begin, and where the last one's end.
+    held:    [round], one request after another: the verified tokens of prompt and output before each.
+    pending: the drafts before each, which the draft reads too.
     """
 
     first: Integers
-    draft_ns: Integers
-    score_ns: Integers
+    held: Integers
+    pending: int
+    slopes: Slopes
+
+    @property
+    def draft_ns(self) -> Integers:
+        """Return [round], what context adds to the draft's part; all 0 where it waits."""
+        return self.slopes.draft_ps * (self.held + self.pending) // 1000
+
+    @property
+    def score_ns(self) -> Integers:
+        """Return [round], what context adds to the target's part; all 0 where it waits."""
+        return self.slopes.score_ps * self.held // 1000
 
     @cached_property
     def sums(self) -> tuple[Integers, Integers]:
         """Return [request], the sums of `draft_ns` and of `score_ns`."""
-        draft, score = (np.diff(_from_zero(part_ns)[self.first]) for part_ns in (self.draft_ns, self.score_ns))
+        draft, score = (np.diff(_running(part_ns)[self.first]) for part_ns in (self.draft_ns, self.score_ns))
         return draft, score
 
     @cached_property
     def ahead(self) -> tuple[Integers, Integers]:
-        """Return [round], by how much more the draft's part grows, in order within each request; [round + 1] sums."""
+        """Return [round], by how much more the draft's part grows, in order within each request; their running sums."""
         difference = self.draft_ns - self.score_ns
         # One sort for all: each request has a range of values to itself.
         width = int(np.ptp(difference)) + 1 if len(difference) else 1
         shift = np.repeat(np.arange(len(self.first) - 1) * width, np.diff(self.first))
         ordered = np.sort(difference + shift) - shift
-        return ordered, _from_zero(ordered)
+        return ordered, _running(ordered)
 
 
 def growth(walked: Walk, pending: int, slopes: Slopes) -> Growth:
     """Return what these slopes add to the rounds that begin with so many drafts pending; the walk must have rounds."""
-    first, held = _contexts(walked, pending)
-    return Growth(first, slopes.draft_ps * (held + pending) // 1000, slopes.score_ps * held // 1000)
+    return Growth(*_contexts(walked, pending), pending, slopes)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=8)
 def _contexts(walked: Walk, pending: int) -> tuple[Integers, Integers]:
-    """Return [request + 1], as in Growth, and [round], the verified tokens of prompt and output before each."""
-    request = np.repeat(np.arange(len(walked.limits)), walked.counts.sum(axis=1))
+    """Return `first` and `held` of Growth."""
     which = np.flatnonzero(walked.rounds[:, 1] == pending)
-    request = request[which]
-    first = np.searchsorted(request, np.arange(len(walked.limits) + 1))
-    return first, walked.prompt_tokens[request] + walked.rounds[which, 0]
+    rounds = np.cumsum(walked.counts.sum(axis=1))
+    first = np.searchsorted(which, np.append(0, rounds))
+    held = walked.rounds[which, 0] + np.repeat(walked.prompt_tokens, np.diff(first))
+    return first, held
 
 
 def added(
@@ -95,7 +106,7 @@ def added(
     return time_ns, draft_more.sum() + delays_ns, score_more.sum() + delays_ns
 
 
-def _from_zero(values: Integers) -> Integers:
+def _running(values: Integers) -> Integers:
     """Return the running sums, from 0."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(values)])
 
@@ -103,7 +114,7 @@ def _from_zero(values: Integers) -> Integers:
 def _search(
     first: Integers,
     ahead: Integers,
-    sums: Integers,
+    running: Integers,
     score_more: Integers,
     costs: Integers,
     behind_ns: Integers,
@@ -128,14 +139,14 @@ def _search(
                         high = middle
                     else:
                         low = middle + 1
-                more += sums[end] - sums[low] - behind * (end - low)
+                more += running[end] - running[low] - behind * (end - low)
             time_ns[cost, request] = more
 
 
 def _add(
     first: Integers,
-    draft_more: Integers,
-    score_more: Integers,
+    draft_grown: Integers,
+    score_grown: Integers,
     costs: Integers,
     draft_ns: Integers,
     score_ns: Integers,
@@ -152,7 +163,7 @@ def _add(
         for request in range(len(first) - 1):
             more = delays = 0
             for index in range(first[request], first[request + 1]):
-                draft_part, score_part = draft + draft_more[index], score + score_more[index]
+                draft_part, score_part = draft + draft_grown[index], score + score_grown[index]
                 more += max(draft_part, score_part) - longer
                 if ppm:
                     delays += delay_ns(draft_part, score_part, ppm) - delay

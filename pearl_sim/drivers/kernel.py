@@ -90,7 +90,9 @@ def _prefill(walked: Walk, timing: Timing) -> Integers:
     """
     parts = {prompt: prefill_parts(walked.policy, timing, prompt) for prompt in set(walked.prompt_tokens.tolist())}
     prefill = [parts[prompt] for prompt in walked.prompt_tokens.tolist()]
-    context = int((walked.prompt_tokens + walked.limits).max(initial=0)) + 2 * walked.policy.gamma
+    # In Python's integers, which do not wrap around.
+    context = sum(int(tokens.max(initial=0)) for tokens in (walked.prompt_tokens, walked.limits))
+    context += 2 * walked.policy.gamma
     longest_ns = product = 0
     for latency in (*timing.draft, *timing.target):
         slope = max(latency.slope_ps) * context

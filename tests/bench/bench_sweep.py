@@ -6,7 +6,7 @@ from made import GROWING, PRICES, make_trace, read_scenario
 from pearl_sim import workers
 from pearl_sim.sweep import run
 
-FEW = GROWING.format(gammas=1, drafts=5, targets=5)
+FEW = GROWING.format(gammas=2, drafts=4, targets=4)
 LUCK = "cost.draft.spread = [-0.1, 0.1]\ncost.target.spread = [-0.1, 0.1]\n"
 SWEPT_SLOPES = """
 cost = { model = "affine", draft.base = "1 ms", target.base = "9 ms" }
