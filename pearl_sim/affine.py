@@ -1,13 +1,13 @@
 """The affine law: what a forward takes, by its tokens and by the tokens before them.
 
-It is made of +, * and //, which numpy does to arrays as Python does to whole numbers, so this one text prices a single
-cost (cost.py) and a million at once (prices.py).
+It is made of +, * and //, which numpy does to arrays of 64-bit integers as Python does to whole numbers, as long as
+they fit (prices.py sees to that, with floats in their place).  So this one text prices a single cost and a million.
 """
 
 from typing import Any, NamedTuple, TypeAlias
 
 Number: TypeAlias = Any
-"""A whole number, or an array with that of each of many costs."""
+"""A number, or an array with that of each of many costs; whole, but where it is only to be seen how long it gets."""
 
 
 class Slopes(NamedTuple):

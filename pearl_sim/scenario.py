@@ -27,7 +27,7 @@ from pearl_sim.trace import load, refuse_beyond_record
 
 BYTES_PER_POINT = 6_000
 BYTES_PER_ROW = 600
-BYTES_PER_TOKEN = 400
+BYTES_PER_TOKEN = 700
 """Rough upper estimates of what a sweep keeps in memory; `read` refuses one that cannot fit."""
 
 
