@@ -53,7 +53,9 @@ class Growth:
     @cached_property
     def sums(self) -> tuple[Integers, Integers]:
         """Return [request], the sums of `draft_ns` and of `score_ns`."""
-        draft, score = (np.diff(_running(part_ns)[self.first]) for part_ns in (self.draft_ns, self.score_ns))
+        nothing = np.zeros(len(self.first) - 1, np.int64)
+        draft = np.diff(_running(self.draft_ns)[self.first]) if self.slopes.draft_ps else nothing
+        score = np.diff(_running(self.score_ns)[self.first]) if self.slopes.score_ps else nothing
         return draft, score
 
     @cached_property

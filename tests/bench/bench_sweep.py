@@ -6,13 +6,13 @@ from made import GROWING, PRICES, make_trace, read_scenario
 from pearl_sim import workers
 from pearl_sim.sweep import run
 
-FEW = GROWING.format(gammas=2, drafts=4, targets=4)
+SOME = GROWING.format(gammas=2, drafts=20, targets=20)
 LUCK = "cost.draft.spread = [-0.1, 0.1]\ncost.target.spread = [-0.1, 0.1]\n"
 SWEPT_SLOPES = """
 cost = { model = "affine", draft.base = "1 ms", target.base = "9 ms" }
 policy = { names = ["pearl"], gamma = 4 }
-sweep.cost.draft.per_context_token = { start = "1 ns", stop = "9 ns", num = 5 }
-sweep.cost.target.per_context_token = { start = "10 ns", stop = "80 ns", num = 8 }
+sweep.cost.draft.per_context_token = { start = "1 ns", stop = "9 ns", num = 20 }
+sweep.cost.target.per_context_token = { start = "10 ns", stop = "80 ns", num = 20 }
 """
 
 
@@ -38,7 +38,7 @@ def bench_points_with_growing_context(swept):
 
 
 def bench_points_with_growing_context_and_contention(swept):
-    swept("cost.contention = 1.5\n" + FEW)
+    swept("cost.contention = 1.5\n" + SOME)
 
 
 def bench_points_each_with_slopes_of_its_own(swept):
@@ -46,7 +46,7 @@ def bench_points_each_with_slopes_of_its_own(swept):
 
 
 def bench_points_with_growing_context_and_luck(swept):
-    swept(LUCK + FEW)
+    swept(LUCK + GROWING.format(gammas=2, drafts=5, targets=5))
 
 
 def bench_points_of_gamma_alone(swept):
