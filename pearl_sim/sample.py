@@ -19,7 +19,6 @@ from pearl_sim.drivers import kernel, sim
 from pearl_sim.drivers.walk import Walk, walk
 from pearl_sim.point import Point, Source, censored_of, requests_of
 from pearl_sim.policies import autoregressive
-from pearl_sim.prices import Costs
 from pearl_sim.rules import Policy, Round
 from pearl_sim.scenario import Scenario
 from pearl_sim.timing import mean_round_ns, prefill_parts
@@ -78,14 +77,10 @@ def samples(
         members, fitting, costs = members[~fits], members[fits], costs.taken(np.flatnonzero(fits))
         step = max(1, BLOCK // len(walks[0].limits))
         for group in costs.by_slopes() if len(fitting) else ():
+            rates = [together.rates(walked, costs.taken(group)) for walked in walks]
             for start in range(0, len(group), step):
-                block = group[start : start + step]
-                some = costs.taken(block)
-                yield (
-                    fitting[block],
-                    "kernel",
-                    [_together(walked, some, isinstance(point.cost, ConstantCost)) for walked in walks],
-                )
+                block = slice(start, start + step)
+                yield fitting[group[block]], "kernel", [_together(each, block, point.cost) for each in rates]
     for member in members:
         own = scenario.point(points[member])
         used = driver or "kernel"
@@ -104,10 +99,10 @@ def _walked(policy: Policy, source: Source, rounds: bool) -> Walk:
     return walk(policy, requests_of(source), censored_of(source), rounds)
 
 
-def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Known]:
-    """Return a walk priced at many costs."""
-    policy = walked.policy
-    draft_s, target_s = (part / 1e9 if constant else None for part in costs.parts(Round(1, 1)))
+def _together(rates: together.Rates, block: slice, cost: Cost) -> tuple[Sample, Known]:
+    """Return a block of the costs at which a walk was priced; `cost` is one of them."""
+    walked, policy = rates.walked, rates.walked.policy
+    costs = rates.costs.taken(np.arange(rates.costs.count)[block])
 
     def round_ns(work: theory.Work) -> Floats | None:
         return together.round_ns(costs, policy, Round(work.draft, work.score))
@@ -115,7 +110,8 @@ def _together(walked: Walk, costs: Costs, constant: bool) -> tuple[Sample, Known
     def prefill_ns() -> Floats:
         return costs.prefill_times(policy, walked.prompt_tokens[:1]).round_ns[:, 0].astype(float)
 
-    return _counted(walked, *together.price(walked, costs)), Known(round_ns, prefill_ns, draft_s, target_s)
+    bases = [part / 1e9 for part in costs.parts(Round(1, 1))] if isinstance(cost, ConstantCost) else (None, None)
+    return _counted(walked, *together.price(rates, block)), Known(round_ns, prefill_ns, *bases)
 
 
 def _alone(point: Point, policy: Policy, driver: str) -> tuple[Sample, Known]:

@@ -240,8 +240,8 @@ def keys_of(cost):
     return {key: flat[key] for key in KEYS[type(cost)]}
 
 
-def priced_as_by_the_kernel(policy, requests, costs):
-    """Assert that these costs, priced together, take for every request what each takes alone."""
+def priced_as_by_the_kernel(policy, requests, costs, block=50):
+    """Assert that these costs, priced together and in blocks, take for every request what each takes alone."""
     written = [keys_of(cost) for cost in costs]
     swept = {key: values_of(costs[0], key, [one[key] for one in written]) for key in written[0]}
     every = Costs.of(costs[0], swept, len(costs))
@@ -249,7 +249,14 @@ def priced_as_by_the_kernel(policy, requests, costs):
     assert together.fitting(walked, every).all()
     places = []
     for group in every.by_slopes():
-        time_ns, draft_ns, score_ns = together.price(walked, every.taken(group))
+        rates = together.rates(walked, every.taken(group))
+        time_ns, draft_ns, score_ns = (
+            np.concatenate(part)
+            for part in zip(
+                *(together.price(rates, slice(start, start + block)) for start in range(0, len(group), block)),
+                strict=True,
+            )
+        )
         for place, told in zip(
             group, zip(time_ns.tolist(), draft_ns.tolist(), score_ns.tolist(), strict=True), strict=True
         ):
@@ -296,7 +303,7 @@ def test_a_walk_priced_in_arrays_is_the_kernel_for_every_request_and_affine_cost
         costs.append(AffineCost.read("test", read))
     requests = [request(table, prompt_tokens=prompt) for table, prompt in tables]
     with patch.object(growth, "FEW", few):
-        priced_as_by_the_kernel(policy, requests, costs)
+        priced_as_by_the_kernel(policy, requests, costs, block=3)
 
 
 LONG = {"prefill": "8639999123456788 ns", "draft": {"base": "1 ns"}, "target": {"base": "10000000000001 ns"}}
@@ -322,7 +329,7 @@ def test_what_is_said_to_fit_in_a_float_does(policy, prompt, table):
     """Of one request of forty tokens; the example is too long by a nanosecond or two."""
     cost, walked = AffineCost.read("test", table), walk(policy, [request([1] * 40, prompt_tokens=prompt)])
     if together.fitting(walked, Costs.of(cost, {}, 1)).all():
-        time_ns, draft_ns, score_ns = together.price(walked, Costs.of(cost, {}, 1))
+        time_ns, draft_ns, score_ns = together.price(together.rates(walked, Costs.of(cost, {}, 1)), slice(0, 1))
         told = [int(time_ns[0, 0]), int(draft_ns[0]), int(score_ns[0])]
         assert told == kernel.price(walked, cost.timing(policy), 0)[:, 0].tolist()
 
