@@ -52,12 +52,15 @@ class Sample(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What theory needs to know of the same points: [point] mean ns of a round and of prefill; a constant cost."""
+    """What theory needs to know of the same points: [point] mean ns of a round and of prefill; seconds of a forward.
+
+    draft_s, target_s: only under constant costs.
+    """
 
     round_ns: Callable[[theory.Work], Floats | None]
     prefill_ns: Callable[[], Floats]
-    draft_ns: Floats | None
-    target_ns: Floats | None
+    draft_s: Floats | None
+    target_s: Floats | None
 
 
 def samples(
@@ -85,13 +88,13 @@ def samples(
         own = scenario.point(points[member])
         used = driver or "kernel"
         try:
-            samples = [_alone(own, policy, used) for policy in policies]
+            found = [_alone(own, policy, used) for policy in policies]
         except OverflowError:
             if driver:
                 raise
             used = "sim"
-            samples = [_alone(own, policy, used) for policy in policies]
-        yield np.array([member]), used, samples
+            found = [_alone(own, policy, used) for policy in policies]
+        yield np.array([member]), used, found
 
 
 @lru_cache(maxsize=8)
