@@ -119,7 +119,7 @@ def test_the_limit_anywhere_in_a_window_cuts_the_text_there(pairs, policy):
         assert decode(pair, POLICIES[policy](5), prompt, limit)[0] == text[:limit]
 
 
-@pytest.mark.parametrize("draft", ["model", "layers", "prompt-lookup"])
+@pytest.mark.parametrize("draft", ["model", pytest.param("layers", marks=pytest.mark.slow), "prompt-lookup"])
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
 def test_rounds_are_those_of_the_simulator_replaying_the_trace(pairs, mode, draft):
     """For every policy and gamma 1..8, over several requests: (frontier, round, accepted) equal, `==`."""
@@ -253,6 +253,7 @@ def test_cores_and_threads_are_given_back(models):
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
 
 
+@pytest.mark.slow
 def test_acceptance_is_neither_nothing_nor_everything(pairs):
     """The promises above would be empty otherwise."""
     for mode in MODES:

@@ -86,7 +86,7 @@ def test_the_rounds_are_the_script_s_for_any_text_and_any_runs(pair, name, gamma
 
 
 @pytest.mark.parametrize("draft", ["draft", "prompt-lookup"])
-@pytest.mark.parametrize("mode", ["greedy", "coupled", "rejection"])
+@pytest.mark.parametrize("mode", ["greedy", "coupled", pytest.param("rejection", marks=pytest.mark.slow)])
 def test_every_mode_and_draft_follows_a_script(models, mode, draft):
     runs = [3, 2, 1, 0, 0, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]
     script = Script(list(range(40, 55)), runs)
@@ -287,6 +287,7 @@ def test_fidelity_measures_compares_and_writes_its_page(models, tmp_path):
     fidelity.refuse_foreign(tmp_path / "fidelity")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [1, 3])
 def test_an_interrupted_measurement_goes_on_where_it_stopped(models, tmp_path, monkeypatch, cut):
     """Cut short after a request, and (3) after the last, while it is being compared."""

@@ -268,6 +268,7 @@ print(json.dumps([len(timeline), sum(hits.cache_hits.values())]))
 """
 
 
+@pytest.mark.slow
 def test_compiled_code_is_kept_and_made_anew_when_a_rule_changes(tmp_path):
     package = Path(pearl_sim.__file__).parent
     shutil.copytree(package, tmp_path / "pearl_sim", ignore=shutil.ignore_patterns("models", "__pycache__"))
