@@ -108,12 +108,13 @@ def shape(policies: list[str]) -> alt.Shape:
 
 def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> Chart:
     axis, *rest = keys
-    panels = shown.select(rest).unique().height if rest else 1
+    order: list[str] = []
     if rest:
         labels = [
             pl.concat_str(pl.lit(f"{_title(key)} = "), pl.col(key).round_sig_figs(4).cast(pl.String)) for key in rest
         ]
         shown = shown.with_columns(panel=pl.concat_str(labels, separator=", "))
+        order = shown.sort(rest)["panel"].unique(maintain_order=True).to_list()
     values = shown[axis].unique().sort().to_list()
     policies = shown["policy"].unique(maintain_order=True).to_list()
     whole = all(isinstance(value, int) for value in values)
@@ -148,7 +149,7 @@ def _panels(shown: pl.DataFrame, keys: list[str], measure: str, exact: bool) -> 
     if not rest:
         return alt.layer(*layers).properties(width=560, height=340)
     panel = alt.layer(*layers).properties(width=260, height=220)
-    return panel.facet(facet=alt.Facet("panel:N", title=None, sort=None), columns=min(3, panels))
+    return panel.facet(facet=alt.Facet("panel:N", title=None, sort=order), columns=min(3, len(order)))
 
 
 def _bars(shown: pl.DataFrame, measure: str) -> Chart:

@@ -82,3 +82,13 @@ def test_the_ring_is_at_each_policys_best_gamma():
     for name in ("sd", "pearl"):
         (best,) = (point["gamma"] for point in shown if point["best"] and point["policy"] == name)
         assert best == max((row for row in rows if row["policy"] == name), key=lambda row: row["speedup"])["gamma"]
+
+
+def test_panels_stand_in_the_order_of_their_numbers():
+    """As text, 13 comes before 2."""
+    axes = {"sweep.cost.sync": '["2 ms", "13 ms", "100 us"]', "sweep.acceptance.alpha": "[0.5, 0.9]"}
+    results = run(read(SCENARIOS / "gamma_sweep.toml", SMALL | axes | {"sweep.policy.gamma": "[1, 2, 3, 4]"}))
+    order = draw(results.rows, "").to_dict()["facet"]["sort"]
+    syncs = [float(panel.split(" = ")[1].split(",")[0]) for panel in order]
+    assert len(order) == 2 * 3
+    assert syncs == sorted(syncs) == [0.1, 0.1, 2.0, 2.0, 13.0, 13.0]
