@@ -20,9 +20,9 @@ class Slopes(NamedTuple):
 class Forward(NamedTuple):
     """One model's forwards: `base` in ns, every other term in ps.
 
-    per_sequence, per_token: for each sequence, and each token of each sequence, that is computed.
-    per_context_token:             for each token before them, once a forward.
-    per_token_and_context_token:   for each of those and each token computed.
+    per_sequence, per_token:     for each sequence, and each token of each sequence, that is computed.
+    per_context_token:           for each token before them, once a forward.
+    per_token_and_context_token: for each of those and each token computed.
     """
 
     base: Number

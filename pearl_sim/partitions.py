@@ -65,7 +65,7 @@ def task(scenario: Scenario, driver: str | None) -> Task:
 def ranges(scenario: Scenario) -> list[range]:
     """Return the points of each partition, which depend on the axes and on what the cost is like."""
     points = len(scenario)
-    size = max(-(-points // MOST), min(scenario.cheap, LEAST))
+    size = max(-(-points // MOST), min(scenario.at_once, LEAST))
     return [range(start, min(start + size, points)) for start in range(0, points, size)]
 
 

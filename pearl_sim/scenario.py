@@ -84,8 +84,8 @@ class Scenario:
         swept = {key.removeprefix("cost."): values[places[key]] for key, values in self.prices.items()}
         return Costs.of(cost, swept, count)
 
-    @property
-    def cheap(self) -> int:
+    @cached_property
+    def at_once(self) -> int:
         """Return how many points are there along the axes on which a further one takes next to no time."""
         cost = self.point(0).cost
         if not can_share(cost):
@@ -130,8 +130,7 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
             raise InputError(file, f"{key} is both set and swept; keep one")
     for _, table in trace_tables(raw):
         _find_trace(file, table)
-    cost = point_at(file, raw, {key: values[0] for key, values in axes.items()}).cost
-    priced = _priced(file, raw, cost, axes)
+    priced = _priced(file, raw, axes)
     _check_memory(file, raw, axes, priced)
     apart = [values[:1] if key in priced else values for key, values in axes.items()]
     for combination in itertools.product(*apart):
@@ -139,13 +138,12 @@ def read(file: Path, overrides: Mapping[str, str] | None = None) -> Scenario:
     return Scenario(file.stem, title, file, raw, sweep, axes, priced)
 
 
-def _priced(
-    file: Path, raw: dict[str, Any], cost: Cost, axes: Mapping[str, list[Value]]
-) -> dict[str, NDArray[np.int64]]:
-    """Return `Scenario.prices`; `cost` is that of the first point."""
+def _priced(file: Path, raw: dict[str, Any], axes: Mapping[str, list[Value]]) -> dict[str, NDArray[np.int64]]:
+    """Return `Scenario.prices`."""
+    first = {key: values[0] for key, values in axes.items()}
+    cost = point_at(file, raw, first).cost
     if not can_share(cost):
         return {}
-    first = {key: values[0] for key, values in axes.items()}
     found = {}
     for key in [f"cost.{key}" for key in KEYS[type(cost)] if f"cost.{key}" in axes]:
         try:

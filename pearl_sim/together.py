@@ -23,10 +23,8 @@ WHOLE = 2**53
 
 def fitting(walked: Walk, costs: Costs) -> NDArray[np.bool_]:
     """Return [cost], whether all times of the walk certainly fit in WHOLE."""
-    # In Python's integers, which do not wrap around.
-    longest = (int(tokens.max(initial=0)) for tokens in (walked.prompt_tokens, walked.limits))
-    context = sum(longest) + 2 * walked.policy.gamma
-    return costs.within(WHOLE, walked.policy, int(walked.counts.sum()), walked.prompt_tokens, context)
+    rounds = int(walked.counts.sum())
+    return costs.within(WHOLE, walked.policy, rounds, walked.prompt_tokens, walked.longest_context)
 
 
 class Rates(NamedTuple):

@@ -90,12 +90,9 @@ def _prefill(walked: Walk, timing: Timing) -> Integers:
     """
     parts = {prompt: prefill_parts(walked.policy, timing, prompt) for prompt in set(walked.prompt_tokens.tolist())}
     prefill = [parts[prompt] for prompt in walked.prompt_tokens.tolist()]
-    # In Python's integers, which do not wrap around.
-    context = sum(int(tokens.max(initial=0)) for tokens in (walked.prompt_tokens, walked.limits))
-    context += 2 * walked.policy.gamma
     longest_ns = product = 0
     for latency in (*timing.draft, *timing.target):
-        slope = max(latency.slope_ps) * context
+        slope = max(latency.slope_ps) * walked.longest_context
         longest_ns = max(longest_ns, *latency.floor_ns, max(map(max, latency.base_ns)) + slope // 1000)
         product = max(product, slope)
     delay = longest_ns * timing.overlap_ppm

@@ -42,6 +42,12 @@ class Walk:
     rounds: NDArray[np.int32]
 
     @property
+    def longest_context(self) -> int:
+        """Return a number of tokens that no round reads more than, in Python's integers, which do not wrap around."""
+        prompt, output = (int(tokens.max(initial=0)) for tokens in (self.prompt_tokens, self.limits))
+        return prompt + output + 2 * self.policy.gamma
+
+    @property
     def work(self) -> Integers:
         """Return [2, kind], what is drafted and scored in each kind of round."""
         return np.array(list(self.kinds.values()), np.int64).reshape(-1, 2).T
